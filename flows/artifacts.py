@@ -1,0 +1,46 @@
+"""What the Prefect UI shows of a run beside its logs: progress, a table an evaluation, a text a decision, a link to the report."""
+
+from pathlib import Path
+from uuid import UUID
+
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from flows.dag import split_name
+from flows.results import decision_text, evaluation_rows
+
+PROGRESS_KEY, REPORT_KEY = "progress", "report"
+
+
+def begin_progress(run_id: str) -> UUID:
+    """A progress bar at 0."""
+    created = create_progress_artifact(progress=0.0, key=PROGRESS_KEY, description=f"stages of {run_id}")
+    assert isinstance(created, UUID)
+    return created
+
+
+def move_progress(artifact: UUID, done: int, count: int) -> None:
+    update_progress_artifact(artifact_id=artifact, progress=round(100 * done / count, 1))
+
+
+def after_stage(workspace: Path, name: str) -> None:
+    """Shows what the stage brought, told by the files it wrote: an evaluation's table, or a decision."""
+    stage, key = split_name(name)
+    if stage == "evaluate" and key is not None:
+        rows = evaluation_rows(workspace, key)
+        if rows:
+            create_table_artifact(table=rows, key=f"evaluation-{key}", description=f"candidates of round {key}")
+    if stage == "report":
+        report = workspace / "reports" / "report.html"
+        create_link_artifact(link=report.resolve().as_uri(), link_text="report", key=REPORT_KEY)
+    if stage in ("baseline", "decide"):
+        round_key = key or "0"
+        text = decision_text(workspace, round_key)
+        if text:
+            create_markdown_artifact(markdown=f"**{text}**", key=f"decision-{round_key}", description=f"decision of round {round_key}")
+

@@ -1,0 +1,166 @@
+"""The `ratchet` command. Input that cannot work ends in one red line and exit code 2; a run that failed or was sealed in 1."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ratchet.errors import RatchetError
+
+# Everything heavy (Prefect, DVC, torch) is imported by the command that needs it: `ratchet --help` is instant.
+
+
+app = typer.Typer(
+    name="ratchet",
+    help="Trains multi-turn language agents, and keeps a new version only when it is measurably better.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def run(
+    preset: Annotated[str | None, typer.Option(help="A file of presets/, by its name; without it, params.yaml as it is.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting on top, for instance evolve_online.lr=1e-4.")
+    ] = None,
+    here: Annotated[bool, typer.Option("--here", help="Run in the checkout itself, as its params.yaml says.")] = False,
+    resume: Annotated[str | None, typer.Option(metavar="ID", help="Continue a run that failed or was interrupted.")] = None,
+    name: Annotated[str | None, typer.Option(help="First part of the run's id; by default the line.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the complete params that would be run, and stop.")] = False,
+) -> None:
+    """Run the pipeline in a workspace of its own.
+
+    **Examples**
+
+    - `ratchet run` — the quickstart, minutes on two cores
+
+    - `ratchet run --set rounds=3 --set evolve_online.lr=1e-4` — three rounds, another learning rate
+
+    - `ratchet run --preset alfworld` — full rooms
+
+    - `ratchet run --resume quickstart-20260101-120000-a1b2` — go on where a run stopped
+
+    Every run gets `runs/ID/`, so any number of them can run at once. Ctrl-C stops cleanly; what is finished is kept.
+    """
+    from flows.commands import run_pipeline
+
+    run_pipeline(preset, settings or [], here, resume, name, dry_run)
+
+
+@app.command()
+def runs(
+    remove: Annotated[str | None, typer.Option(metavar="ID", help="Delete a run's workspace; registry and cache keep what they have.")] = None,
+    json: Json = False,
+) -> None:
+    """List the runs of this checkout, or remove one.
+
+    **Examples**: `ratchet runs`, `ratchet runs --remove quickstart-20260101-120000-a1b2`
+    """
+    from flows.commands import list_or_remove
+
+    list_or_remove(remove, json)
+
+
+@app.command()
+def report(run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default the latest run with a report.")] = None) -> None:
+    """Print the path of a run's report.
+
+    **Example**: `xdg-open $(ratchet report)`
+    """
+    from flows.commands import report_path
+
+    print(report_path(run_id))
+
+
+@app.command()
+def versions(line: Annotated[str | None, typer.Option(help="Only versions of this line.")] = None, json: Json = False) -> None:
+    """List versions, with their success on `confirm` and who is champion.
+
+    **Example**: `ratchet versions --line quickstart`
+    """
+    from flows.commands import list_versions
+
+    list_versions(line, json)
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A version's id, a beginning of one, or `champion`.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The version to compare with it; the gain is B minus A.")],
+    panel: Annotated[str, typer.Option(help="test or confirm.")] = "test",
+    json: Json = False,
+) -> None:
+    """Compare two versions, paired task by task, on a panel that both have played.
+
+    **Example**: `ratchet compare 1a2b3c 9f8e7d --panel confirm`
+    """
+    from flows.commands import compare_versions
+
+    compare_versions(a, b, panel, json)
+
+
+@app.command()
+def index() -> None:
+    """Rebuild the database from the registry and the runs' episodes. Nothing is lost when it is deleted."""
+    from flows.commands import rebuild_index
+
+    rebuild_index()
+
+
+@app.command()
+def sync() -> None:
+    """Take up what a bare `dvc repro` made: registry, index and events, as `ratchet run` does after each stage.
+
+    **Example**: `dvc repro && ratchet sync`
+    """
+    from flows.commands import sync_here
+
+    sync_here()
+
+
+@app.command()
+def waive(
+    check: Annotated[str, typer.Argument(help="Name of the failed check, as the report names it.")],
+    reason: Annotated[str, typer.Option(help="Why its failure is acceptable; shown in the lineage.")],
+) -> None:
+    """Let a failed check pass, for a reason that stays on record in waivers.yaml.
+
+    **Example**: `ratchet waive invalid_share --reason "random policies are a third of the pool"`
+    """
+    from flows.commands import add_waiver
+
+    add_waiver(check, reason)
+
+
+@app.command()
+def render() -> None:
+    """Renew what params.yaml derives from its rounds.
+
+    Write `rounds: 3` into params.yaml and run `ratchet render`: `rounds`, `evaluations` and `last` become what DVC needs.
+    """
+    from flows.commands import render_here
+
+    render_here()
+
+
+def main() -> None:
+    """Entry point. Exits with 0, 1 (a run failed or was sealed), 2 (input that cannot work) or 130 (Ctrl-C)."""
+    try:
+        app()
+    except RatchetError as error:
+        _say(str(error))
+        sys.exit(getattr(error, "exit_code", 2))
+
+
+def _say(text: str) -> None:
+    from rich.console import Console
+
+    Console(stderr=True).print(" ".join(text.split()), style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What the commands of cli.py do. Imported by a command when it runs, so that the others start at once."""
+
+import json as json_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flows import workspace
+from flows.view import duration, make_view, watching
+from ratchet.errors import RatchetError
+
+
+class Interrupted(RatchetError):
+    """Ctrl-C; the text says how to go on."""
+
+    exit_code = 130
+
+
+def root() -> Path:
+    """The checkout around the current folder."""
+    return workspace.find_root(Path.cwd())
+
+
+def run_pipeline(preset: str | None, settings: list[str], here: bool, resume: str | None, name: str | None, dry_run: bool) -> None:
+    """`ratchet run`."""
+    if dry_run:
+        print_params(preset, settings)
+        return
+    view = make_view()
+    from flows import evolve  # prepares Prefect's environment before it is imported
+    from flows.dag import stage_names
+
+    run_id, folder = evolve.open_run(root(), preset, settings, resume, here, name)
+    view.header(run_id, folder, preset or "params.yaml", stage_names(folder))
+    token = watching.set(view)
+    try:
+        evolve.start_api()
+        evolve.evolve(resume=run_id)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; go on with {evolve.way_on(run_id)}") from None
+    finally:
+        view.close()
+        watching.reset(token)
+        _show_outcome(view, folder)
+
+
+def print_params(preset: str | None, settings: list[str]) -> None:
+    """`ratchet run --dry-run`."""
+    from ratchet.rendering import render_run
+    from ratchet.settings import dump_params
+
+    print(dump_params(render_run(root(), preset, settings)), end="")
+
+
+def list_or_remove(remove: str | None, json: bool) -> None:
+    """`ratchet runs`."""
+    if remove is not None:
+        workspace.remove(root(), remove)
+        print(f"{remove} removed")
+        return
+    found = workspace.list_runs(root())
+    rows = [
+        {"run": run.run_id, "state": run.state, "stages": f"{run.stages_done}/{run.stages}", "time": duration(run.seconds)} for run in found
+    ]
+    show(rows, ["run", "state", "stages", "time"], json, "no runs yet; start one with `ratchet run`")
+
+
+def report_path(run_id: str | None) -> Path:
+    """`ratchet report`."""
+    folders = [workspace.find(root(), run_id)] if run_id else [run.workspace for run in reversed(workspace.list_runs(root()))]
+    for folder in folders:
+        if (folder / "reports" / "report.html").is_file():
+            return folder / "reports" / "report.html"
+    raise RatchetError(f"{run_id or 'no run'}: has no report yet; finish it with `ratchet run --resume {run_id or 'ID'}`")
+
+
+def render_here() -> None:
+    """`ratchet render`."""
+    from ratchet.files import write_bytes
+    from ratchet.rendering import rerender
+
+    path = root() / "params.yaml"
+    before = path.read_text(encoding="utf-8")
+    after = rerender(before)
+    if after == before:
+        print("params.yaml is as it should be")
+        return
+    write_bytes(path, after.encode())
+    print("params.yaml: rounds, evaluations and last renewed")
+
+
+def show(rows: list[dict[str, Any]], columns: list[str], json: bool, nothing: str) -> None:
+    """Rows as a table, or as JSON; `nothing` is what is said where there are none."""
+    if json:
+        print(json_module.dumps(rows, indent=1, sort_keys=True))
+        return
+    if not rows:
+        print(nothing)
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(str(row.get(column, "")) for column in columns))
+    console = Console()
+    console.print(table, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _show_outcome(view: Any, folder: Path) -> None:
+    from flows.results import outcome
+
+    found = outcome(folder)
+    if found.report:
+        view.end(found)

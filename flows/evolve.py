@@ -1,0 +1,196 @@
+"""The flow that runs a workspace stage by stage. It skips nothing by itself: DVC decides what must run, stages decide what is off.
+
+No `from __future__ import annotations` here: it breaks the parameters of served flows.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows.quiet import prepare_prefect
+
+prepare_prefect()
+
+from prefect import flow, get_client, task  # noqa: E402  (it reads its environment when imported)
+from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.logging import get_run_logger  # noqa: E402
+
+from flows import artifacts, events, results, workspace  # noqa: E402
+from flows.dag import stage_names  # noqa: E402
+from flows.record import RunRecord  # noqa: E402
+from flows.stages import StageFailed, StageLocked, StageResult, log_path, run_stage  # noqa: E402
+from flows.view import watching  # noqa: E402
+from ratchet.errors import RatchetError  # noqa: E402
+from ratchet.rendering import render_run  # noqa: E402
+
+LOCK_RETRY_S = [1, 2, 4, 8]
+SEAL = "seal"
+
+
+class RunFailed(RatchetError):
+    """A stage failed; the text says which, where its log is and how to go on."""
+
+    exit_code = 1
+
+
+class RunStopped(RatchetError):
+    """The seal refused: the run is complete, report included, and its data or its versions are not good."""
+
+    exit_code = 1
+
+
+def _is_locked(_task: Any, _run: Any, state: Any) -> bool:
+    return isinstance(state.result(raise_on_failure=False), StageLocked)
+
+
+@task(
+    task_run_name="{name}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=len(LOCK_RETRY_S),
+    retry_delay_seconds=LOCK_RETRY_S,
+    retry_condition_fn=_is_locked,
+)
+def stage(folder: Path, name: str) -> StageResult:
+    """One DVC stage. Retried where another DVC process holds a lock, and only then."""
+    return run_stage(folder, name, watching.get().line)
+
+
+@flow(name="evolve", persist_result=False)
+def evolve(
+    preset: str | None = None,
+    settings: list[str] | None = None,
+    resume: str | None = None,
+    here: bool = False,
+    name: str | None = None,
+    checkout: Path | None = None,
+) -> str:
+    """Trains, compares and keeps: one run, in a workspace of its own. Returns its id.
+
+    preset: name of a file in presets/; settings: `key=value` texts that come on top. resume: id of a run to continue, as it was
+    set up. here: run what the checkout's params.yaml says in the checkout itself. name: first part of the new run's id, by
+    default the line. checkout: by default the one around the current folder.
+
+    Raises RunFailed, RunStopped, or RatchetError for input that cannot work.
+    """
+    root = workspace.find_root((checkout or Path.cwd()).resolve())
+    run_id, folder = open_run(root, preset, settings or [], resume, here, name)
+    with workspace.running(folder):
+        workspace.refresh_waivers(root, folder)
+        _run(root, folder, run_id)
+    return run_id
+
+
+def open_run(root: Path, preset: str | None, settings: list[str], resume: str | None, here: bool, name: str | None) -> tuple[str, Path]:
+    """(id, workspace) of a run that is new, resumed, or the checkout's own."""
+    if resume is not None:
+        if preset or settings or here or name:
+            raise RatchetError("--resume continues a run as it was set up; leave --preset, --set, --here and --name out, or start a new run")
+        return resume, (root if resume == workspace.HERE else workspace.find(root, resume))
+    if here:
+        if preset or settings or name:
+            raise RatchetError("--here runs what params.yaml says; edit it instead of giving --preset, --set or --name, or leave --here out")
+        return workspace.HERE, workspace.open_here(root)
+    params = render_run(root, preset, settings)
+    run_id = workspace.new_id(name or params["line"])
+    return run_id, workspace.create(root, run_id, params)
+
+
+def way_on(run_id: str) -> str:
+    """The command that continues a run."""
+    return "`ratchet run --here`" if run_id == workspace.HERE else f"`ratchet run --resume {run_id}`"
+
+
+def start_api() -> None:
+    """Makes sure that Prefect's API answers, starting the temporary one where no server is set. Raises RatchetError.
+
+    The temporary server is a child in the terminal's foreground group. Were Ctrl-C to end it, Prefect would try for over a minute
+    to report the interrupted run to it (measured: 79 s), so it is born deaf to the signal; it still obeys SIGTERM at our exit.
+    """
+    url = os.environ.get("PREFECT_API_URL")
+    try:
+        with _interrupts_held(), get_client(sync_client=True) as client:
+            client.hello()
+    except Exception as error:
+        where = f"Prefect's API at {url} does not answer" if url else "Prefect's temporary API did not start"
+        raise RatchetError(f"{where} ({type(error).__name__}); start or correct it, or unset PREFECT_API_URL") from error
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _run(root: Path, folder: Path, run_id: str) -> None:
+    order = stage_names(folder)
+    record = RunRecord(folder, run_id, order)
+    try:
+        _stages(root, folder, run_id, order, record)
+    except RunStopped as error:
+        record.end("stopped", str(error))
+        raise
+    except RatchetError as error:
+        record.end("failed", str(error))
+        raise
+    except BaseException as error:
+        record.end("interrupted", type(error).__name__)
+        raise
+    record.end("finished")
+
+
+def _stages(root: Path, folder: Path, run_id: str, order: list[str], record: RunRecord) -> None:
+    view, logger = watching.get(), get_run_logger()
+    progress = artifacts.begin_progress(run_id)
+    for place, name in enumerate(order, start=1):
+        view.stage_begins(name, place, len(order))
+        logger.info("%s begins", name)
+        try:
+            result = stage(folder, name)
+        except StageFailed as error:
+            _failed(root, folder, run_id, name, error)
+        record.stage(result)
+        view.stage_ends(result)
+        logger.info("%s: %s in %.1f s", name, result.state, result.seconds)
+        artifacts.after_stage(folder, name)
+        artifacts.move_progress(progress, place, len(order))
+        _share_or_note(root, folder, run_id)
+    _share(root, folder, run_id)
+
+
+def _failed(root: Path, folder: Path, run_id: str, name: str, error: StageFailed) -> None:
+    """Raises what a failed stage means for the run, after its event is in the outbox."""
+    reasons = results.seal_reasons(folder) if name == SEAL else []
+    if reasons:
+        _share(root, folder, run_id)
+        raise RunStopped(f"{run_id}: sealed as not good: {'; '.join(reasons)}; see the report, or `ratchet waive CHECK --reason …` and resume")
+    events.stage_failed(root, run_id, name, str(error))
+    events.deliver(root)
+    raise RunFailed(f"{error}; log: {log_path(folder, name)}; go on with {way_on(run_id)}") from error
+
+
+def _share_or_note(root: Path, folder: Path, run_id: str) -> None:
+    """A busy index must not end hours of training: everything is taken up again after the next stage, and at the end for good."""
+    try:
+        _share(root, folder, run_id)
+    except RatchetError as error:
+        watching.get().note(f"not shared yet: {error}")
+        get_run_logger().warning("not shared yet: %s", error)
+
+
+def _share(root: Path, folder: Path, run_id: str) -> None:
+    """What is new goes into registry, index and outbox of the checkout; then the outbox is delivered."""
+    from ratchet.store import sync
+
+    sync.sync(root, folder, run_id)
+    events.deliver(root)

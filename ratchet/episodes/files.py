@@ -1,0 +1,51 @@
+"""Parquet files of episodes, steps and their sidecars: one schema a kind, sorted, zstd, byte-deterministic."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.episodes.schema import KIND_KEY, KINDS, SCHEMA_VERSION, VERSION_KEY
+from ratchet.errors import RatchetError
+
+SORT_KEYS = {"episodes": ["episode_id"], "steps": ["episode_id", "t"], "labels": ["episode_id", "t"],
+             "outcomes": ["panel", "task_id", "sample", "seed"]}
+
+
+def write_table(path: Path, kind: str, table: pa.Table) -> None:
+    """Writes `table` as the kind's schema, sorted by its ids; the same rows in any order give the same bytes."""
+    table = table.select(KINDS[kind].names).cast(KINDS[kind])
+    table = table.sort_by([(name, "ascending") for name in SORT_KEYS[kind]]).combine_chunks()
+    table = table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode(), KIND_KEY: kind.encode()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    pq.write_table(table, part, compression="zstd")
+    os.replace(part, path)
+
+
+def read_table(path: Path, kind: str, columns: list[str] | None = None) -> pa.Table:
+    """Reads a file of `kind`. Raises RatchetError for a damaged file, another kind, or a schema from the future."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        version = int(metadata.get(VERSION_KEY, b"0"))
+        if version > SCHEMA_VERSION:
+            raise RatchetError(
+                f"{path}: schema version {version}, this Ratchet reads up to {SCHEMA_VERSION}; upgrade ratchet-agents to read it"
+            )
+        found = metadata.get(KIND_KEY, b"").decode()
+        if found != kind:
+            raise RatchetError(f"{path}: holds {found or 'no Ratchet table'}, expected {kind}; check the path")
+        return pq.read_table(path, columns=columns)
+    except FileNotFoundError:
+        raise RatchetError(f"{path}: no such file; run the stage that writes it (`ratchet run` or `dvc repro`)") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise RatchetError(f"{path}: damaged Parquet file ({reason}); delete it and run its stage again") from None
+
+
+def table_of(kind: str, rows: list[dict]) -> pa.Table:
+    """Rows as dictionaries to a table of the kind's schema; missing keys become null."""
+    return pa.Table.from_pylist(rows, schema=KINDS[kind])

@@ -1,0 +1,129 @@
+"""The actor's learner. It knows no algorithm: sequences with one advantage a step come in, a list of terms says the loss.
+
+One forward pass an episode; log-probs only where a term has a loss; a step that is not finite or explodes is skipped and
+counted. Accelerate places it (CPU, several GPUs, DeepSpeed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ratchet.learners.batches import REPLY, Micro, Sequence, micro_batch, pack
+from ratchet.learners.optimizers import make_optimizers, set_lr
+from ratchet.losses.base import Term
+
+class Scorer(torch.nn.Module):
+    """The model as the learner calls it: packed tokens in, log-probs of the loss tokens out. One forward through one
+    module, so that data-parallel wrappers see every parameter."""
+
+    def __init__(self, model: Any, temperature: float) -> None:
+        super().__init__()
+        self.model, self.temperature = model, temperature
+
+    def forward(self, micro: Micro) -> Tensor:
+        """Log-probs [M] at the learner's temperature; the head reads no other position."""
+        out = self.model.model(input_ids=micro.ids, position_ids=micro.positions, use_cache=False, layout=micro.layout)
+        logits = self.model.lm_head(out.last_hidden_state[0].index_select(0, micro.before)).float()
+        if self.temperature not in (0.0, 1.0):
+            logits = logits / self.temperature
+        return -torch.nn.functional.cross_entropy(logits, micro.target, reduction="none")
+
+
+EXPLODED = 1e4  # a gradient norm above it is no step worth taking, clipped or not
+
+
+@dataclass
+class Update:
+    """What one optimiser step did. `metrics`: each term's value, its own metrics, `grad_norm` before clipping."""
+
+    metrics: dict[str, float]
+    skipped: bool
+
+
+class ActorLearner:
+    """Holds the model and its optimisers; `update` takes one optimiser step on a batch of sequences."""
+
+    def __init__(
+        self,
+        model: Any,
+        terms: Seq[Term],
+        *,
+        optimizer: str,
+        batch_tokens: int,
+        max_grad_norm: float,
+        temperature: float = 1.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """`batch_tokens` bounds a micro-batch (memory), `temperature` is that of the sampled distribution."""
+        from accelerate import Accelerator
+
+        self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
+        optimizers = make_optimizers(model, optimizer, weight_decay)  # type: ignore[arg-type]
+        self.scorer, *self.optimizers = self.accelerator.prepare(Scorer(model, temperature), *optimizers)
+        self.terms = [term for term in terms if term.weight != 0]
+        self.roles = frozenset().union(*(term.roles for term in self.terms))
+        self.batch_tokens, self.max_grad_norm = batch_tokens, max_grad_norm
+
+    @property
+    def model(self) -> Any:
+        """The causal LM itself, without wrappers."""
+        return self.accelerator.unwrap_model(self.scorer).model
+
+    def update(self, batch: Seq[Sequence], lr: float) -> Update:
+        """One step on the whole batch, in as many micro-batches as the token budget needs."""
+        self.scorer.train()
+        processes = self.accelerator.num_processes
+        denominators = {term.name: max(term.denominator(batch), 1.0) for term in self.terms}
+        sums: dict[str, float] = {}
+        for micro in self._micro_batches(batch):
+            logp = self.scorer(micro)
+            loss = logp.new_zeros(())
+            for term in self.terms:
+                total, metrics = term.numerator(logp, micro)
+                mean = total / denominators[term.name]
+                loss = loss + term.weight * mean
+                for name, value in {term.name: mean, **{k: v / denominators[term.name] for k, v in metrics.items()}}.items():
+                    sums[name] = sums.get(name, 0.0) + float(value.detach())
+            self.accelerator.backward(loss * processes)  # data-parallel wrappers average over processes
+        return self._step(sums, lr)
+
+    def _micro_batches(self, batch: Seq[Sequence]) -> list[Micro]:
+        """This process's micro-batches; every process gets equally many, so that collective calls meet."""
+        groups = list(pack([one for one in batch if not one.silent], self.batch_tokens))
+        processes = self.accelerator.num_processes
+        mine = groups[self.accelerator.process_index :: processes]
+        micros = [micro_batch(group, self.roles, self.accelerator.device) for group in mine]
+        if groups and len(mine) < -(-len(groups) // processes):
+            micros.append(micro_batch(groups[0], frozenset(), self.accelerator.device))  # no loss token: adds nothing
+        return micros
+
+    def _step(self, sums: dict[str, float], lr: float) -> Update:
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = float(self.accelerator.clip_grad_norm_(parameters, self.max_grad_norm)) if parameters else 0.0
+        skipped = not parameters or not np.isfinite(norm) or norm > EXPLODED
+        if not skipped:
+            set_lr(self.optimizers, lr)
+            for optimizer in self.optimizers:
+                optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        return Update({**sums, "grad_norm": norm if np.isfinite(norm) else float("inf")}, skipped)
+
+    @torch.no_grad()
+    def logprobs(self, batch: Seq[Sequence], roles: frozenset[int] = frozenset({REPLY})) -> dict[str, np.ndarray]:
+        """Per episode the log-probs [n] of its tokens of `roles` under the current model, 0 elsewhere."""
+        self.scorer.eval()
+        out = {}
+        for group in pack(batch, self.batch_tokens):
+            micro = micro_batch(group, roles, self.accelerator.device)
+            full = np.zeros(micro.ids.shape[1], np.float32)
+            full[(micro.before + 1).cpu().numpy()] = self.scorer(micro).cpu().numpy()
+            for one, values in zip(group, np.split(full, np.cumsum([len(one.ids) for one in group])[:-1]), strict=True):
+                out[one.episode_id] = values
+        return out

@@ -1,0 +1,91 @@
+"""Checkpoints of long work: safetensors and JSON, no pickle; a resumed run goes on with the same bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ratchet.errors import RatchetError
+from ratchet.files import read_json, write_json
+
+
+def save_checkpoint(folder: Path, model: Any, optimizers: list[Any], progress: dict[str, Any]) -> None:
+    """Writes weights, optimiser states and `progress` (data position, counters, curve) into `folder`, whole or not at all."""
+    from safetensors.torch import save_file
+
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}, str(part / "model.safetensors"))
+    for index, optimizer in enumerate(optimizers):
+        tensors, values = _flatten(optimizer.state_dict()["state"])
+        save_file(tensors, str(part / f"optimizer-{index}.safetensors"))
+        write_json(part / f"optimizer-{index}.json", values)
+    write_json(part / "progress.json", progress)
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(part, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load_checkpoint(folder: Path, model: Any, optimizers: list[Any]) -> dict[str, Any] | None:
+    """Restores what `save_checkpoint` wrote and returns its progress; None where there is none (or only its predecessor's
+    half-finished swap, which is then put back)."""
+    from safetensors.torch import load_file
+
+    old = folder.with_name(f".{folder.name}.old")
+    if not folder.exists() and old.exists():
+        os.replace(old, folder)
+    if not folder.exists():
+        return None
+    state = load_file(str(folder / "model.safetensors"))
+    own = model.state_dict()
+    if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in own.items()}:
+        raise RatchetError(f"{folder}: a checkpoint of another model; delete the folder to start this stage anew")
+    model.load_state_dict(state)
+    for index, optimizer in enumerate(optimizers):
+        tensors = load_file(str(folder / f"optimizer-{index}.safetensors"))
+        values = read_json(folder / f"optimizer-{index}.json")
+        full = optimizer.state_dict()
+        full["state"] = _unflatten(tensors, values)
+        optimizer.load_state_dict(full)
+    return read_json(folder / "progress.json")
+
+
+def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for index, entries in state.items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value.detach().cpu().contiguous().clone()
+            else:
+                values[f"{index}.{name}"] = value
+    return tensors, values
+
+
+def _unflatten(tensors: dict[str, Tensor], values: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in [*tensors.items(), *values.items()]:
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    return state
+
+
+def rng_seed(*parts: int) -> int:
+    """One seed out of several (base-stable; no global state)."""
+    mixed = 0
+    for part in parts:
+        mixed = (mixed * 1_000_003 + part + 0x9E3779B9) % (1 << 63)
+    return mixed
+
+
+def seeded(*parts: int) -> torch.Generator:
+    return torch.Generator().manual_seed(rng_seed(*parts))

@@ -1,0 +1,32 @@
+"""KL to a reference policy, k3 estimator (methods §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from torch import Tensor
+
+from ratchet.learners.batches import REPLY, Micro, Sequence
+
+
+def k3(logp: Tensor, reference: Tensor) -> Tensor:
+    """exp(d) − d − 1 with d = log π_ref − log π, per token: unbiased for KL(π‖π_ref) under π and never negative. [M] → [M]."""
+    difference = reference - logp
+    return difference.exp() - difference - 1
+
+
+class ReferenceKL:
+    """Mean k3 over action tokens. Groups without spread are silent: they give no gradient here either."""
+
+    name = "reference_kl"
+    roles = frozenset({REPLY})
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def denominator(self, batch: Seq[Sequence]) -> float:
+        return float(sum(one.n_reply for one in batch))
+
+    def numerator(self, logp: Tensor, micro: Micro) -> tuple[Tensor, dict[str, Tensor]]:
+        mine = micro.role == REPLY
+        return k3(logp[mine], micro.reference_logprob[mine]).sum(), {}

@@ -1,0 +1,94 @@
+"""Models from scratch, from a local Hugging Face folder, and back to one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ratchet.errors import RatchetError
+from ratchet.files import read_json, sha256_files, write_json
+from ratchet.models import attention
+
+WEIGHTS = "model.safetensors"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+def from_scratch(
+    *, layers: int, width: int, heads: int, kv_heads: int, mlp: int, vocab: int, context: int, seed: int, begin: int, end: int, pad: int
+) -> Any:
+    """A Llama with untied embeddings, fp32, initialised from `seed` alone."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    attention.register()
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=width,
+        intermediate_size=mlp,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=width // heads,
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        bos_token_id=begin,
+        eos_token_id=end,
+        pad_token_id=pad,
+        attn_implementation=attention.NAME,
+    )
+    generator = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    torch.random.set_rng_state(generator)
+    return model.float()
+
+
+def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """A causal LM of a Hugging Face folder with our attention. Raises RatchetError where weights or config are missing."""
+    from transformers import AutoModelForCausalLM
+
+    attention.register()
+    if not (folder / "config.json").is_file():
+        raise RatchetError(f"{folder}: no config.json; give a Hugging Face model folder")
+    if not any(folder.glob("*.safetensors")):
+        raise RatchetError(f"{folder}: no weights (*.safetensors); export the model with save_pretrained, or give another folder")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            str(folder), local_files_only=True, dtype=dtype, attn_implementation=attention.NAME
+        )
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        raise RatchetError(f"{folder}: cannot be loaded as a causal language model ({str(error).splitlines()[0]})") from error
+    return model
+
+
+def save_model(model: Any, template_folder: Path, folder: Path, card: dict[str, Any]) -> str:
+    """Writes weights, config, tokenizer and `ratchet.json`; returns the version id, a hash of the first three."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().to("cpu").contiguous() for name, tensor in model.state_dict().items()}
+    if getattr(model.config, "tie_word_embeddings", False):
+        state.pop("lm_head.weight", None)
+    save_file(state, str(folder / WEIGHTS), metadata={"format": "pt"})
+    model.config.save_pretrained(str(folder))
+    for name in TOKENIZER_FILES:
+        source = template_folder / name
+        if source.is_file():
+            (folder / name).write_bytes(source.read_bytes())
+    version = version_of(folder)
+    write_json(folder / "ratchet.json", {**card, "version": version})
+    return version
+
+
+def version_of(folder: Path) -> str:
+    """First 12 hex digits of sha256 over the bytes of weights, config and tokenizer: the same content is the same version."""
+    weights = sorted(folder.glob("*.safetensors"))
+    return sha256_files([*weights, folder / "config.json", folder / "tokenizer.json"])[:12]
+
+
+def card_of(folder: Path) -> dict[str, Any]:
+    """`ratchet.json` of a model folder; a plain Hugging Face folder has only its version."""
+    if (folder / "ratchet.json").is_file():
+        return read_json(folder / "ratchet.json")
+    return {"version": version_of(folder), "parents": [], "stage": "given"}

@@ -1,0 +1,64 @@
+"""A language model that acts: turns in, sampled replies out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ratchet.engines.base import Engine
+from ratchet.envs.base import Task, Turn
+from ratchet.episodes.template import Template, parse_reply
+from ratchet.policies.base import Reply
+from ratchet.rollout.noise import episode_key
+
+
+class LanguageModelPolicy:
+    """Plays through an engine; sees observations only, never the admissible commands."""
+
+    needs_admissible = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        template: Template,
+        *,
+        policy_id: str,
+        version: str,
+        temperature: float,
+        max_tokens: int,
+        max_reply_tokens: int,
+    ) -> None:
+        """`max_tokens` bounds the whole episode, observations included; `max_reply_tokens` one reply."""
+        self.engine, self.template = engine, template
+        self.policy_id, self.version, self.tokenizer_id = policy_id, version, template.tokenizer_id
+        self.temperature = temperature
+        self.max_tokens, self.max_reply_tokens = max_tokens, max_reply_tokens
+        self._used: dict[int, int] = {}
+        self._key: dict[int, np.uint64] = {}
+
+    def begin(self, row: int, task: Task, turn: Turn, episode_id: str, seed: int) -> None:
+        self.engine.clear([row])
+        self._used[row] = 0
+        self._key[row] = episode_key(seed, episode_id)
+
+    def act(self, rows: Sequence[int], turns: Sequence[Turn]) -> list[Reply | None]:
+        new = self.template.observations_ids([turn.observation for turn in turns], [self._used[row] == 0 for row in rows])
+        limits = [min(self.max_reply_tokens, self.max_tokens - self._used[row] - len(ids)) for row, ids in zip(rows, new, strict=True)]
+        playing = [index for index, limit in enumerate(limits) if limit > 0]
+        replies: list[Reply | None] = [None] * len(rows)
+        if not playing:
+            return replies
+        written = self.engine.reply(
+            [rows[index] for index in playing],
+            [new[index] for index in playing],
+            np.array([self._key[rows[index]] for index in playing], dtype=np.uint64),
+            [limits[index] for index in playing],
+            float(self.temperature),
+        )
+        texts = self.template.decode_replies([one.ids for one in written])
+        for index, one, text in zip(playing, written, texts, strict=True):
+            action, format_ok = parse_reply(text)
+            replies[index] = Reply(text, action, format_ok, new[index], one.ids, one.logprobs, one.entropy, "generated")
+            self._used[rows[index]] += len(new[index]) + len(one.ids)
+        return replies

@@ -1,0 +1,52 @@
+"""Scripted policies (experts, random walkers) as batch policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ratchet.envs.base import Task, Turn
+from ratchet.episodes.template import Template, format_reply
+from ratchet.policies.base import Reply
+
+
+class Player(Protocol):
+    """One episode of a scripted policy."""
+
+    def reset(self, task: Task, turn: Turn) -> None: ...
+
+    def act(self, turn: Turn) -> tuple[str, str]:
+        """(`thought`, `action`)."""
+        ...
+
+
+class ScriptedPolicy:
+    """One `Player` a row, made by `make(seed, episode_id)`. With a template its texts get ids, `tokens_from` = `encoded`."""
+
+    needs_admissible = True
+    temperature = None
+
+    def __init__(
+        self, make: Callable[[int, str], Player], *, policy_id: str, version: str, template: Template | None = None
+    ) -> None:
+        self.make, self.policy_id, self.version, self.template = make, policy_id, version, template
+        self.tokenizer_id = template.tokenizer_id if template else None
+        self._players: dict[int, Player] = {}
+        self._first: dict[int, bool] = {}
+
+    def begin(self, row: int, task: Task, turn: Turn, episode_id: str, seed: int) -> None:
+        self._players[row] = self.make(seed, episode_id)
+        self._players[row].reset(task, turn)
+        self._first[row] = True
+
+    def act(self, rows: Sequence[int], turns: Sequence[Turn]) -> list[Reply | None]:
+        said = [self._players[row].act(turn) for row, turn in zip(rows, turns, strict=True)]
+        replies = [Reply(format_reply(thought, action), action, True) for thought, action in said]
+        if self.template is not None:
+            prompts = self.template.observations_ids([turn.observation for turn in turns], [self._first[row] for row in rows])
+            answers = self.template.replies_ids([reply.text for reply in replies])
+            for reply, prompt, answer in zip(replies, prompts, answers, strict=True):
+                reply.prompt_ids, reply.reply_ids, reply.tokens_from = prompt, answer, "encoded"
+        for row in rows:
+            self._first[row] = False
+        return list(replies)

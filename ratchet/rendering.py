@@ -1,0 +1,182 @@
+"""Complete params from defaults (params.yaml of the checkout), a preset's differences and `--set a.b.c=value`.
+
+DVC can neither lay one params file over another nor count in `foreach`, so every workspace gets a complete file, in which
+`rounds=3` has become the mappings `rounds`, `evaluations` and `last`.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import RatchetError
+from ratchet.settings import Settings, derived, parse
+from ratchet.settings_errors import unknown_key
+from ratchet.yaml_files import flow_yaml, parse_yaml, read_yaml
+
+WHOLE = ("actors", "pool")  # replaced as they are: half an actor or half a pool of another preset makes no sense
+DERIVED = ("evaluations", "last")
+MAX_ROUNDS = 1000
+
+
+def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str], preset_name: str = "the preset") -> dict[str, Any]:
+    """Merges, applies `sets` (`a.b.c=YAML value`), derives the mappings of rounds, and checks the result.
+
+    Raises RatchetError, which says whether defaults, preset or `--set` gave the refused key.
+    """
+    params = _merge(copy.deepcopy(base), preset)
+    for text in sets:
+        _apply(params, text)
+    _derive(params, base.get("rounds"))
+    try:
+        parse(params, "")
+    except RatchetError as error:
+        line = str(error).removeprefix(": ")
+        raise RatchetError(f"{_origin(line, preset, sets, preset_name)}: {line}") from None
+    return params
+
+
+def render_run(root: Path, preset: str | None, sets: list[str]) -> dict[str, Any]:
+    """Params of a run from the files of a checkout: params.yaml, presets/NAME.yaml where a preset is named, and `sets`.
+
+    Paths of pretrained actors become absolute, since a run's workspace is another folder. Raises RatchetError, also for a preset or
+    a model's folder that is not there.
+    """
+    differences = read_preset(root / "presets", preset) if preset else {}
+    params = render_params(read_yaml(root / "params.yaml"), differences, sets, f"presets/{preset}.yaml")
+    for name, actor in params["actors"].items():
+        if "path" in actor:
+            folder = (root / actor["path"]).resolve()
+            if not (folder / "config.json").is_file():
+                raise RatchetError(f"actors.{name}.path: {folder} holds no config.json; give a local folder in Hugging Face's layout")
+            actor["path"] = str(folder)
+    return params
+
+
+def read_preset(folder: Path, name: str) -> dict[str, Any]:
+    """The differences of a preset. Raises RatchetError naming the nearest one, or all."""
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise RatchetError(f"--preset {name}: no such preset; {f'did you mean {near[0]}?' if near else 'there is ' + ', '.join(known)}")
+    value = read_yaml(folder / f"{name}.yaml") or {}
+    if not isinstance(value, dict):
+        raise RatchetError(f"presets/{name}.yaml: holds {type(value).__name__}; write `key: value` lines as in params.yaml, or {{}}")
+    return value
+
+
+def render_rounds(count: int, settings_of: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`rounds` as a mapping with string keys; what `settings_of` says about a round stays."""
+    if isinstance(count, bool) or not 1 <= count <= MAX_ROUNDS:
+        raise RatchetError(f"rounds: {count!r} is not a count from 1 to {MAX_ROUNDS}; give one, as in `--set rounds=3`")
+    kept = settings_of or {}
+    keys = [str(number) for number in range(1, count + 1)]
+    return {key: {**kept.get(key, {}), "prev": str(int(key) - 1)} for key in keys}
+
+
+def rerender(text: str) -> str:
+    """A params.yaml whose `rounds` may be a count, or a mapping or list that went out of step, with its derived mappings renewed.
+
+    Everything else, comments included, stays as it is. Raises RatchetError where the rest of the file cannot work.
+    """
+    params = parse_yaml(text, "params.yaml")
+    if not isinstance(params, dict) or "rounds" not in params:
+        raise RatchetError("params.yaml: has no rounds; write `rounds: 2` into it and run `ratchet render` again")
+    old = params["rounds"]
+    given = {str(key): value for key, value in old.items() if isinstance(value, dict)} if isinstance(old, dict) else {}
+    params["rounds"] = render_rounds(len(old) if isinstance(old, (dict, list)) else old, given)
+    _derive(params, None)
+    parse(params)
+    for key in ("rounds", *DERIVED):
+        text = _replace_block(text, key, _block(key, params[key]))
+    return text
+
+
+def _block(key: str, value: Any) -> str:
+    if isinstance(value, str):
+        return f'{key}: "{value}"\n'
+    lines = [f'  "{name}": {flow_yaml(item)}\n' for name, item in value.items()]
+    return "".join([f"{key}:\n", *lines])
+
+
+def _replace_block(text: str, key: str, block: str) -> str:
+    """The top-level `key` with all indented lines below it becomes `block`; a key that is not there is added at the end."""
+    pattern = re.compile(rf"^{key}[ ]*:.*\n?(?:[ \t-].*\n?)*", re.MULTILINE)
+    if pattern.search(text) is None:
+        return text.rstrip("\n") + "\n" + block
+    return pattern.sub(lambda _: block, text, count=1)
+
+
+def _merge(below: Any, above: Any, name: str = "") -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)) or name in WHOLE:
+        return copy.deepcopy(above)
+    for key, value in above.items():
+        below[key] = _merge(below.get(key), value, key)
+    return below
+
+
+def _apply(params: dict[str, Any], text: str) -> None:
+    """One `a.b.c=value` into `params`. Every key on the way must be there; the last one may name a new actor."""
+    dotted, equals, value_text = text.partition("=")
+    path = dotted.strip().split(".")
+    if not equals or not all(path):
+        raise RatchetError(f"--set {text}: not of the form key=value; write for instance `--set evolve_online.lr=1e-4`")
+    if path[0] in DERIVED or (path[0] == "rounds" and path[-1] == "prev"):
+        raise RatchetError(f"--set {dotted}: is derived from the count of rounds; write `--set rounds=3` instead")
+    parent = _parent(params, path)
+    last: Any = int(path[-1]) if isinstance(parent, list) else path[-1]
+    old = parent[last] if isinstance(parent, list) else parent.get(last)
+    value = parse_yaml(value_text, f"--set {dotted}")
+    if isinstance(old, str) and not isinstance(value, (str, dict, list)):
+        value = value_text.strip()  # a text stays a text: `--set line=2024`, or a version's id that looks like a number
+    parent[last] = _merge(old, value, path[-1])
+
+
+def _parent(params: dict[str, Any], path: list[str]) -> Any:
+    current: Any = params
+    for place, part in enumerate(path):
+        found = _holds(current, part)
+        is_last = place == len(path) - 1
+        if not found and not (is_last and path[:-1] == ["actors"]):
+            raise RatchetError(f"--set {unknown_key(path[: place + 1], Settings)}")
+        if is_last:
+            return current
+        current = current[int(part)] if isinstance(current, list) else current[part]
+    raise AssertionError("a path has at least one part")
+
+
+def _holds(current: Any, part: str) -> bool:
+    if isinstance(current, list):
+        return part.isdigit() and int(part) < len(current)
+    return isinstance(current, dict) and part in current
+
+
+def _derive(params: dict[str, Any], before: Any) -> None:
+    """Fills what follows from `rounds` and the first actor. What is malformed is left as it is, for `parse` to refuse."""
+    rounds = params.get("rounds")
+    if isinstance(rounds, int):
+        params["rounds"] = render_rounds(rounds, before if isinstance(before, dict) else None)
+    actors = params.get("actors")
+    keys = list(params["rounds"]) if isinstance(params.get("rounds"), dict) else []
+    if keys and all(isinstance(key, str) for key in keys) and isinstance(actors, dict) and actors:
+        params |= derived(keys, str(next(iter(actors))))
+
+
+def _origin(line: str, preset: dict[str, Any], sets: list[str], preset_name: str) -> str:
+    """Who gave the key that `line` begins with."""
+    key = line.split(":")[0].split(" ")[0]
+    if any(_related(text.partition("=")[0].strip(), key) for text in sets):
+        return "--set"
+    current: Any = preset
+    for part in key.split("."):
+        if not isinstance(current, dict) or part not in current:
+            return "params.yaml" if current is preset or isinstance(current, dict) else preset_name
+        current = current[part]
+    return preset_name
+
+
+def _related(one: str, other: str) -> bool:
+    return one == other or other.startswith(f"{one}.") or one.startswith(f"{other}.")

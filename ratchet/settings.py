@@ -1,0 +1,397 @@
+"""Every setting of a run, typed: what it means, its unit and its bounds. The values are in params.yaml, which is always complete.
+
+`load` reads a complete params.yaml; ratchet/rendering.py makes one from defaults, a preset and `--set`. Whatever cannot work is
+refused here, when it is read, in one line: what is wrong, in which file and key, and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+
+from ratchet.errors import RatchetError
+from ratchet.settings_errors import explain
+from ratchet.yaml_files import read_yaml
+
+SCRIPTED = ("expert", "random")
+LEARNED_ROOM = 128  # tokens that an instruction and a first observation need before anything can be replied
+_ACTOR_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Frozen, no unknown keys, no silent conversions (`true` is no number, `"3"` is no integer), no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=False)
+
+
+class Env(Section):
+    """The benchmark and the limits of one episode."""
+
+    name: Literal["alfworld"] = Field(description="the benchmark")
+    games: Literal["generated", "data"] = Field(description="generated rooms, or your own json_2.1.1 under ALFWORLD_DATA")
+    engine: Literal["auto", "compiled", "textworld"] = Field(
+        description="auto takes the compiled twin where it is exact and the real engine elsewhere"
+    )
+    rooms: int | None = Field(ge=3, description="most receptacles of a generated room, from 3; null = the whole room")
+    max_steps: Count = Field(description="turns after which an episode is truncated")
+    max_tokens: int = Field(ge=64, description="tokens of a whole episode, observations included, after which it is truncated")
+    max_reply_tokens: int = Field(ge=4, description="tokens of one reply; a longer one is cut and holds no action")
+    workers: int = Field(ge=1, le=256, description="environment processes; results do not depend on it")
+    step_timeout_s: float = Field(gt=0, description="seconds that one step may take before its worker is replaced")
+    max_error_share: Share = Field(description="share of episodes that may end as errors before a stage fails, 0 to 1")
+
+    @model_validator(mode="after")
+    def _room_to_reply(self) -> Env:
+        least = LEARNED_ROOM + self.max_reply_tokens
+        if self.max_tokens < least:
+            raise ValueError(
+                f"max_tokens: {self.max_tokens} leaves no room for one reply of max_reply_tokens={self.max_reply_tokens} after the "
+                f"first observation; set env.max_tokens to at least {least}"
+            )
+        return self
+
+
+class Games(Section):
+    """How many games each split gets; the splits share no scene that could leak."""
+
+    train: Count = Field(description="games to learn from")
+    seen: Count = Field(description="games of training scenes that nothing trains on, for the learners' held-out loss")
+    select: Count = Field(description="games of the panel that chooses candidates")
+    confirm: Count = Field(description="games of the panel that decides promotion")
+    test: Count = Field(description="games of the panel that is played once, at the end")
+
+
+class Prepare(Section):
+    """Games, panels and the tokenizer."""
+
+    games: Games = Field(description="games a split")
+    vocab_size: int = Field(ge=300, le=65536, description="tokens of the tokenizer made for from-scratch actors (256 bytes included)")
+
+
+class Demonstrate(Section):
+    """Episodes that the actors imitate before the first round."""
+
+    episodes: Count = Field(description="episodes to play, each on a game of its own")
+    policy: Literal["expert", "random"] = Field(description="who plays them")
+
+
+class Sizes(Section):
+    """An actor from scratch (Llama architecture, untied embeddings)."""
+
+    layers: int = Field(ge=1, le=128, description="transformer blocks")
+    width: int = Field(ge=8, description="size of the residual stream; a multiple of heads")
+    heads: Count = Field(description="attention heads")
+    kv_heads: Count = Field(description="key-value heads; divides heads")
+    mlp: Count = Field(description="inner size of the gated MLP")
+    tokens: Count = Field(description="tokens of warm start")
+
+    @model_validator(mode="after")
+    def _shapes(self) -> Sizes:
+        if self.width % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide width={self.width}; choose a width that is a multiple of it")
+        if self.width // self.heads % 2:
+            raise ValueError(f"heads: a head of {self.width // self.heads} is odd and cannot be rotated; make width / heads even")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads: {self.kv_heads} does not divide heads={self.heads}; choose a divisor of it, such as 1")
+        return self
+
+
+class Pretrained(Section):
+    """An actor that starts from a model of yours."""
+
+    path: str = Field(min_length=1, description="local folder in Hugging Face's layout (config.json, weights, tokenizer)")
+    tokens: int = Field(ge=0, description="tokens of warm start; 0 = none")
+
+
+def _actor_kind(value: Any) -> str:
+    has_path = "path" in value if isinstance(value, dict) else isinstance(value, Pretrained)
+    return "pretrained" if has_path else "scratch"
+
+
+Actor = Annotated[Annotated[Sizes, Tag("scratch")] | Annotated[Pretrained, Tag("pretrained")], Discriminator(_actor_kind)]
+
+
+class WarmStart(Section):
+    """Imitation of the demonstrations."""
+
+    trainer: Literal["learner", "trl"] = Field(description="our learner, or TRL's SFTTrainer (slower for small models)")
+    optimizer: Literal["muon", "adamw"] = Field(description="muon works on matrices, with AdamW for the rest")
+    lr: float = Field(gt=0, le=1, description="peak learning rate")
+    batch_tokens: Count = Field(description="tokens an optimiser step")
+    observation_weight: float = Field(ge=0, le=10, description="weight of the loss on observation tokens beside that on replies")
+    warmup_share: Share = Field(description="share of the steps in which the learning rate rises, 0 to 1")
+    max_grad_norm: float = Field(gt=0, description="gradients longer than this are scaled to it")
+
+    @model_validator(mode="after")
+    def _trl_has_one_loss(self) -> WarmStart:
+        if self.trainer == "trl" and self.observation_weight != 0:
+            raise ValueError(
+                f"observation_weight: {self.observation_weight} cannot be used by trainer=trl, which has a loss on replies only; "
+                "set warm_start.observation_weight to 0, or warm_start.trainer to learner"
+            )
+        return self
+
+
+class Round(Section):
+    """One round; a mapping, so that settings of one round have a place."""
+
+    prev: str = Field(description="key of the round before, derived from the count of rounds")
+
+
+class Evaluation(Section):
+    """What one evaluation chooses from."""
+
+    candidates: str = Field(description="folder of candidates, derived from the count of rounds")
+
+
+class Loop(Section):
+    """How rounds follow each other."""
+
+    start_from: Literal["champion", "last"] = Field(description="a round starts from the champion (the ratchet) or from the last version")
+
+
+class PoolMember(Section):
+    """One policy of the harvest."""
+
+    policy: str = Field(description="expert, random, or the name of an actor")
+    share: float = Field(gt=0, le=1, description="its share of the episodes; all shares sum to 1")
+
+
+class Harvest(Section):
+    """Episodes of many policies at the start of a round."""
+
+    episodes: Count = Field(description="episodes a round")
+    temperature: float = Field(gt=0, le=10, description="sampling temperature of the models; above 0, or every repetition is the same")
+    shard: Count = Field(description="episodes a shard, the unit of work and of resume")
+    pool: list[PoolMember] = Field(min_length=1, description="who plays, and how much")
+
+    @model_validator(mode="after")
+    def _shares(self) -> Harvest:
+        total = sum(member.share for member in self.pool)
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"pool: the shares sum to {total:.4g}; change them so that they sum to 1")
+        names = [member.policy for member in self.pool]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"pool: {name} is listed twice; give it one entry with the sum of its shares")
+        return self
+
+
+class Label(Section):
+    """Labels a step, and their validation."""
+
+    replay_share: Share = Field(description="share of episodes that are replayed to validate outcome and observations, 0 to 1")
+
+
+class Check(Section):
+    """Limits of the quality suite; above one, the run stops with a verdict."""
+
+    max_error_share: Share = Field(description="share of episodes that ended as errors, 0 to 1")
+    max_invalid_share: Share = Field(description="share of steps whose action was not admissible, 0 to 1")
+    max_truncated_share: Share = Field(description="share of episodes cut by a limit, 0 to 1")
+    max_replay_mismatch: Share = Field(description="share of replayed episodes that came out differently, 0 to 1")
+
+
+class Clip(Section):
+    """Bounds of the importance ratio (DAPO's clip-higher; dual clip)."""
+
+    low: float = Field(gt=0, lt=1, description="the ratio is clipped below at 1 - low")
+    high: float = Field(gt=0, description="the ratio is clipped above at 1 + high")
+    dual: float | None = Field(gt=1, description="bound of the loss for negative advantages, above 1; null = none")
+
+
+class EvolveOnline(Section):
+    """Online policy gradient."""
+
+    iterations: Count = Field(description="iterations a round")
+    tasks: Count = Field(description="tasks an iteration; each is one group")
+    samples: int = Field(ge=2, description="episodes a group, from 2: an advantage compares them with each other")
+    temperature: float = Field(gt=0, le=10, description="sampling temperature; above 0, or all samples of a group are the same")
+    credit: Literal["grpo"] = Field(description="the estimator that turns outcomes into advantages (ratchet/credit)")
+    reward: Literal["solved", "score"] = Field(description="solved or not, or the benchmark's graded score")
+    clip: Clip = Field(description="bounds of the importance ratio")
+    loss_mean: Literal["token", "episode"] = Field(description="mean over all tokens of a batch, or over episodes first")
+    ratio_level: Literal["token", "step_sum", "step_mean"] = Field(description="where the importance ratio is taken")
+    kl_weight: float = Field(ge=0, description="weight of the divergence from the round's start; 0 = none")
+    optimizer: Literal["adamw", "muon"] = Field(description="muon works on matrices, with AdamW for the rest")
+    lr: float = Field(gt=0, le=1, description="learning rate")
+    steps: Count = Field(description="optimiser steps an iteration")
+    batch_tokens: Count = Field(description="most tokens in one pass of the model; longer batches are split, with the same result")
+    max_grad_norm: float = Field(gt=0, description="gradients longer than this are scaled to it")
+    keep_every: Count = Field(description="a candidate every so many iterations")
+    shard: Count = Field(description="episodes a shard, the unit of work and of resume")
+
+    @model_validator(mode="after")
+    def _combinations(self) -> EvolveOnline:
+        if self.keep_every > self.iterations:
+            raise ValueError(f"keep_every: {self.keep_every} is above iterations={self.iterations}, so no candidate is kept; lower it")
+        if self.steps > self.tasks * self.samples:
+            raise ValueError(f"steps: {self.steps} optimiser steps cannot share tasks x samples={self.tasks * self.samples} episodes")
+        return self
+
+
+class Evaluate(Section):
+    """How panels are played."""
+
+    temperature: float = Field(ge=0, le=10, description="sampling temperature; 0 = the likeliest token")
+    samples: Count = Field(description="episodes a task")
+    shard: Count = Field(description="episodes a shard, the unit of work and of resume")
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> Evaluate:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(f"temperature: 0 makes all samples={self.samples} of a task the same; raise it, or set evaluate.samples to 1")
+        return self
+
+
+class Decide(Section):
+    """When a new version becomes champion."""
+
+    alpha: float = Field(gt=0, lt=0.5, description="one-sided error that may be spent over all rounds of a run")
+    max_stratum_loss: Share = Field(description="loss of success in one stratum above which a version is not promoted, 0 to 1")
+    resamples: int = Field(ge=100, description="bootstrap resamples")
+
+
+class Final(Section):
+    """The last comparison, on the test panel."""
+
+    resamples: int = Field(ge=100, description="bootstrap resamples")
+
+
+class Report(Section):
+    """The page."""
+
+    episodes: int = Field(ge=0, description="whole episodes shown turn by turn")
+
+
+class Settings(Section):
+    """All settings; attribute names are the keys of params.yaml."""
+
+    line: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="champions are compared and kept within a line; a plain name")
+    seed: int = Field(ge=0, lt=2**31, description="seed of everything random")
+    start: str = Field(pattern=r"^(scratch|champion|[0-9a-f]{12})$", description="scratch, champion (of the line), or a version's id (12 hex)")
+    env: Env = Field(description="benchmark and limits")
+    prepare: Prepare = Field(description="games, panels and tokenizer")
+    demonstrate: Demonstrate = Field(description="episodes to imitate")
+    actors: dict[str, Actor] = Field(min_length=1, description="the first one evolves; the others are for the harvest's pool")
+    warm_start: WarmStart = Field(description="imitation")
+    rounds: dict[str, Round] = Field(min_length=1, description="rounds by key; rendered from their count")
+    evaluations: dict[str, Evaluation] = Field(description="evaluations by key; derived from rounds")
+    last: str = Field(description="key of the last round; derived from rounds")
+    loop: Loop = Field(description="how rounds follow each other")
+    harvest: Harvest = Field(description="episodes of many policies")
+    label: Label = Field(description="labels a step")
+    check: Check = Field(description="limits of the quality suite")
+    evolve_online: EvolveOnline = Field(description="online policy gradient")
+    evaluate: Evaluate = Field(description="how panels are played")
+    decide: Decide = Field(description="when a version becomes champion")
+    final: Final = Field(description="the last comparison")
+    report: Report = Field(description="the page")
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Settings:
+        _check_actors(self)
+        _check_rounds(self)
+        _check_amounts(self)
+        return self
+
+    @property
+    def actor(self) -> str:
+        """Name of the actor that evolves."""
+        return next(iter(self.actors))
+
+
+def derived(rounds: list[str], actor: str) -> dict[str, Any]:
+    """The mappings `evaluations` and `last` that belong to `rounds` ("1", "2", …) and the evolving `actor`."""
+    candidates = {"0": {"candidates": f"models/warm/{actor}"}}
+    candidates |= {key: {"candidates": f"models/rounds/{key}/candidates"} for key in rounds}
+    return {"evaluations": candidates, "last": rounds[-1]}
+
+
+def _check_actors(settings: Settings) -> None:
+    for name in settings.actors:
+        if name in SCRIPTED or not _ACTOR_NAME.fullmatch(name):
+            raise ValueError(
+                f"actors.{name}: not a usable name; take lower-case letters, digits, - and _, starting with a letter, and not "
+                + " or ".join(SCRIPTED)
+            )
+    known = [*SCRIPTED, *settings.actors]
+    for place, member in enumerate(settings.harvest.pool):
+        if member.policy not in known:
+            raise ValueError(f"harvest.pool.{place}.policy: nobody is called {member.policy!r}; take one of {', '.join(known)}")
+
+
+def _check_rounds(settings: Settings) -> None:
+    way_out = "run `ratchet render`, or give the count of rounds with `--set rounds=N`"
+    keys = [str(number) for number in range(1, len(settings.rounds) + 1)]
+    if list(settings.rounds) != keys:
+        raise ValueError(f"rounds: the keys {', '.join(settings.rounds)} are not {', '.join(keys)} in this order; {way_out}")
+    for key, item in settings.rounds.items():
+        if item.prev != str(int(key) - 1):
+            raise ValueError(f"rounds.{key}.prev: {item.prev!r} is not the round before; {way_out}")
+    expected = derived(keys, settings.actor)
+    found = {key: item.model_dump() for key, item in settings.evaluations.items()}
+    if found != expected["evaluations"]:
+        raise ValueError(f"evaluations: does not belong to rounds and to the first actor, {settings.actor!r}; {way_out}")
+    if settings.last != expected["last"]:
+        raise ValueError(f"last: {settings.last!r} is not the last of rounds, {expected['last']!r}; {way_out}")
+
+
+def _check_amounts(settings: Settings) -> None:
+    games, env = settings.prepare.games, settings.env
+    for name in ("warm_start", "evolve_online"):
+        size = getattr(settings, name).batch_tokens
+        if size < env.max_tokens:
+            raise ValueError(f"{name}.batch_tokens: {size} is below env.max_tokens={env.max_tokens}, one episode; raise it to that")
+    if settings.evolve_online.tasks > games.train:
+        raise ValueError(f"evolve_online.tasks: {settings.evolve_online.tasks} is above prepare.games.train={games.train}; lower it")
+    if settings.demonstrate.episodes > games.train:
+        raise ValueError(
+            f"demonstrate.episodes: {settings.demonstrate.episodes} is above prepare.games.train={games.train}, so games would be played "
+            "twice with the same outcome; lower it or raise the games"
+        )
+    spent = settings.decide.alpha / len(settings.rounds)
+    if spent * settings.decide.resamples < 1:
+        raise ValueError(
+            f"decide.resamples: {settings.decide.resamples} cannot resolve alpha / rounds = {spent:.2g}; raise it to {int(1 / spent) + 1}"
+        )
+
+
+def parse(values: Any, where: str = "params.yaml") -> Settings:
+    """Settings from plain values. Raises RatchetError, one line that names the dotted key; `where` says who gave it."""
+    if not isinstance(values, dict):
+        raise RatchetError(f"{where}: holds {type(values).__name__} instead of settings; write `key: value` lines as in params.yaml")
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise RatchetError(f"{where}: {explain(error, Settings)}") from None
+
+
+def load(path: Path = Path("params.yaml")) -> Settings:
+    """The settings of a workspace. Raises RatchetError for a missing or broken file and for whatever cannot work."""
+    return parse(read_yaml(path), str(path))
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of params.yaml, for editors and pages."""
+    return Settings.model_json_schema()
+
+
+def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str]) -> dict[str, Any]:
+    """Complete params from defaults, a preset's differences and `--set` texts; see ratchet.rendering."""
+    from ratchet.rendering import render_params as render
+
+    return render(base, preset, sets)
+
+
+def dump_params(params: dict[str, Any]) -> str:
+    """Stable YAML of params, keys in their order, round keys quoted."""
+    from ratchet.yaml_files import dump_yaml
+
+    return dump_yaml(params)

@@ -1,0 +1,36 @@
+"""Episodes of an expert that sees only what an agent sees, for the warm start. Texts only: each model reads them in its own tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ratchet.envs.benchmarks import open_pool
+from ratchet.episodes.files import write_table
+from ratchet.errors import RatchetError
+from ratchet.evaluation.panels import read_panel
+from ratchet.rollout.play import Job
+from tasks.common import Stage, main
+from tasks.rollouts import expert_policy, keyed_choice, play_shards, random_policy
+
+SHARD = 1024
+
+
+def run(stage: Stage) -> None:
+    """Writes data/demonstrations."""
+    settings = stage.settings
+    tasks = keyed_choice(read_panel(stage.path("data/panels/train.json")).tasks, settings.demonstrate.episodes, settings.seed, 1)
+    policy = expert_policy(settings) if settings.demonstrate.policy == "expert" else random_policy()
+    with open_pool(stage.path("data/games"), settings.env, ["train"], admissible=True) as pool:
+        episodes, steps = play_shards(stage, policy.policy_id, [Job(task, settings.seed) for task in tasks], policy, pool, shard=SHARD, rows=256)
+    solved = np.asarray(episodes["solved"].to_pylist(), bool)
+    if not solved.any():
+        raise RatchetError("demonstrate: none of the demonstrations solved its task; nothing can be imitated; choose policy: expert")
+    write_table(stage.out("data/demonstrations/episodes.parquet"), "episodes", episodes)
+    write_table(stage.out("data/demonstrations/steps.parquet"), "steps", steps)
+    lengths = episodes["n_steps"].to_pylist()
+    stage.metrics({"episodes": episodes.num_rows, "steps": steps.num_rows, "success": float(solved.mean()), "mean_steps": float(np.mean(lengths))})
+    stage.finish()
+
+
+if __name__ == "__main__":
+    main("demonstrate", run)

@@ -1,0 +1,183 @@
+"""Online rounds: the actor plays groups of episodes, gets credit for outcomes, and takes a few steps; candidates are kept on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.envs.base import Task
+from ratchet.envs.benchmarks import open_pool
+from ratchet.envs.pool import EnvPool
+from ratchet.episodes.files import read_table, write_table
+from ratchet.evaluation.panels import read_panel
+from ratchet.files import read_json, sha256_json, write_json
+from ratchet.rollout.play import Job
+from tasks.common import Progress, Stage, main, say, skipped, stop_reason, tensorboard
+from tasks.rollouts import keyed_choice, model_policy, play_shards
+
+LOGPROB_LIMIT = 1e-2  # sampler and learner further apart than this do not compute the same distribution
+
+
+def run(stage: Stage) -> None:
+    """Writes data/rounds/K/online and models/rounds/K/candidates."""
+    assert stage.key is not None
+    settings = stage.settings
+    if reason := stop_reason(stage, settings.rounds[stage.key].prev) or skipped(stage.path(f"data/rounds/{stage.key}/check")):
+        return stage.skip(reason)
+    verdict = read_json(stage.path(f"data/rounds/{stage.key}/check/verdict.json"))
+    waived = _waived(stage)
+    failed = [c["name"] for c in verdict["checks"] if c["severity"] == "fail" and not c["passed"] and c["name"] not in waived]
+    if failed:
+        return stage.skip(f"the harvest failed {', '.join(failed)}")
+    _Online(stage).run()
+
+
+def _waived(stage: Stage) -> set[str]:
+    from monitoring.quality import read_waivers
+
+    return {one["check"] for one in read_waivers(stage.path("waivers.yaml"))}
+
+
+class _Online:
+    """The round's state: learner, curve, and where it stands."""
+
+    def __init__(self, stage: Stage) -> None:
+        from ratchet.learners.actor import ActorLearner
+        from ratchet.losses.clipped_surrogate import ClippedSurrogate
+        from ratchet.losses.kl import ReferenceKL
+        from ratchet.models.build import card_of, load_model
+
+        assert stage.key is not None
+        self.stage, self.settings, self.round = stage, stage.settings.evolve_online, int(stage.key)
+        own = self.settings
+        self.start = stage.path(f"models/rounds/{stage.settings.rounds[stage.key].prev}/start")
+        self.parent = card_of(self.start)
+        clip = own.clip
+        terms = [
+            ClippedSurrogate(low=clip.low, high=clip.high, dual=clip.dual, mean=own.loss_mean, level=own.ratio_level),
+            ReferenceKL(own.kl_weight),
+        ]
+        self.learner = ActorLearner(
+            load_model(self.start),
+            terms,
+            optimizer=own.optimizer,
+            batch_tokens=own.batch_tokens,
+            max_grad_norm=own.max_grad_norm,
+            temperature=own.temperature,
+        )
+        self.reference = None
+        if own.kl_weight:
+            self.reference = ActorLearner(
+                load_model(self.start), terms[:1], optimizer="adamw", batch_tokens=own.batch_tokens, max_grad_norm=1.0, temperature=own.temperature
+            )
+        self.tasks = read_panel(stage.path("data/panels/train.json")).tasks
+        self.curve: list[dict[str, Any]] = []
+        self.candidates: list[str] = []
+
+    def run(self) -> None:
+        from ratchet.learners.checkpoint import load_checkpoint, save_checkpoint
+
+        stage, own = self.stage, self.settings
+        done = load_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers)
+        if done is not None:
+            self.curve, self.candidates = done["curve"], done["candidates"]
+            say(f"{stage.title}: goes on after iteration {len(self.curve)}")
+        bar = Progress(stage.title, own.iterations, "iterations", every_s=0)
+        with open_pool(stage.path("data/games"), stage.settings.env, ["train"], admissible=False) as pool, tensorboard(stage) as log:
+            for iteration in range(len(self.curve) + 1, own.iterations + 1):
+                point = self._iterate(iteration, pool)
+                for name, value in point.items():
+                    log(name, value, iteration)
+                if iteration % own.keep_every == 0 or iteration == own.iterations:
+                    self._keep(iteration)
+                save_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers, {"curve": self.curve, "candidates": self.candidates})
+                bar(iteration, f"success {100 * point['success']:.1f} %, clipped {100 * point['clip_fraction']:.1f} %")
+        self._finish()
+
+    def _iterate(self, iteration: int, pool: EnvPool) -> dict[str, Any]:
+        from ratchet.learners.online import credited, learn
+
+        own = self.settings
+        chosen = keyed_choice(self.tasks, own.tasks, self.stage.settings.seed, 3, self.round, iteration)
+        episodes, steps = self._play(iteration, chosen, pool)
+        batch = credited(episodes, steps, credit=own.credit, reward=own.reward)
+        reference = self.reference.logprobs(batch.sequences) if self.reference else None
+        metrics = learn(self.learner, batch, steps=own.steps, lr=own.lr, reference=reference)
+        if metrics["logprob_max_diff"] > LOGPROB_LIMIT:
+            raise RuntimeError(
+                f"{self.stage.title} iteration {iteration}: sampler and learner differ by {metrics['logprob_max_diff']:.3g} in log-prob "
+                f"(limit {LOGPROB_LIMIT}); they do not compute the same distribution"
+            )
+        point = {"iteration": iteration, **_summary(episodes, steps), **metrics, "loss": metrics.get("policy", 0.0)}
+        point |= {"groups": batch.groups, "zero_variance_groups": batch.zero_variance_groups}
+        point.setdefault("clip_fraction", 0.0)
+        self.curve.append(point)
+        return point
+
+    def _play(self, iteration: int, chosen: list[Task], pool: EnvPool) -> tuple[pa.Table, pa.Table]:
+        own, stage = self.settings, self.stage
+        policy = model_policy(
+            self.start, stage.settings, policy_id=stage.settings.actor, rows=own.shard, temperature=own.temperature, model=self.learner.model
+        )
+        policy.version = f"{self.parent['version']}+{self.round}.{iteration - 1}"
+        jobs = [
+            Job(task, stage.settings.seed, sample, self.round, iteration, f"{self.round}/{iteration}/{task.task_id}")
+            for task in chosen
+            for sample in range(own.samples)
+        ]
+        return play_shards(stage, f"iteration {iteration:03d}", jobs, policy, pool, shard=own.shard)
+
+    def _keep(self, iteration: int) -> None:
+        from ratchet.models.build import save_model
+
+        name = f"iter-{iteration:03d}"
+        card = {
+            "stage": "evolve_online",
+            "actor": self.stage.settings.actor,
+            "line": self.stage.settings.line,
+            "round": self.round,
+            "iteration": iteration,
+            "parents": [self.parent["version"]],
+            "params_hash": sha256_json(self.stage.settings.model_dump(mode="json"))[:12],
+        }
+        save_model(self.learner.model, self.start, self.stage.out(f"models/rounds/{self.round}/candidates/{name}"), card)
+        self.candidates.append(name)
+
+    def _finish(self) -> None:
+        stage = self.stage
+        parts = sorted((stage.scratch / "parts").glob("*.episodes.parquet"))
+        episodes = pa.concat_tables([read_table(part, "episodes") for part in parts])
+        steps = pa.concat_tables([read_table(part.with_name(part.name.replace(".episodes.", ".steps.")), "steps") for part in parts])
+        write_table(stage.out(f"data/rounds/{self.round}/online/episodes.parquet"), "episodes", episodes)
+        write_table(stage.out(f"data/rounds/{self.round}/online/steps.parquet"), "steps", steps)
+        write_json(stage.out(f"models/rounds/{self.round}/candidates/candidates.json"), self.candidates)
+        stage.metrics({"curve": self.curve, "candidates": self.candidates})
+        stage.finish()
+
+
+def _summary(episodes: pa.Table, steps: pa.Table) -> dict[str, Any]:
+    """What the iteration's rollouts were like; errors are left out and counted."""
+    rows = [row for row in episodes.to_pylist() if row["error"] is None]
+
+    def mean(values: list[Any]) -> float:
+        return float(np.mean(values)) if values else 0.0
+
+    entropy = steps["entropy"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return {
+        "success": mean([row["solved"] for row in rows]),
+        "score": mean([row["score"] for row in rows]),
+        "episodes": episodes.num_rows,
+        "errors": episodes.num_rows - len(rows),
+        "generated_tokens": sum(row["n_tokens"] for row in rows),
+        "env_steps": sum(row["n_steps"] for row in rows),
+        "truncated_share": mean([row["truncated"] for row in rows]),
+        "invalid_share": mean([not one for one in steps["valid"].to_pylist()]),
+        "format_ok_share": mean(steps["format_ok"].to_pylist()),
+        "entropy": float(entropy.mean()) if len(entropy) else 0.0,
+    }
+
+
+if __name__ == "__main__":
+    main("evolve_online", run, "round")

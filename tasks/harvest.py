@@ -1,0 +1,84 @@
+"""Trajectories of every policy of the pool: scripted ones, the actor as it stands, and actors of other sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ratchet.envs.base import Task
+from ratchet.envs.benchmarks import open_pool
+from ratchet.episodes.files import write_table
+from ratchet.evaluation.panels import read_panel
+from ratchet.policies.base import Policy
+from ratchet.rollout.play import Job
+from tasks.common import Stage, main, stop_reason
+from tasks.rollouts import expert_policy, keyed_choice, model_policy, play_shards, random_policy, share_counts
+
+SCRIPTED = ("expert", "random")
+
+
+def run(stage: Stage) -> None:
+    """Writes data/rounds/K/harvest."""
+    assert stage.key is not None
+    settings = stage.settings
+    previous = settings.rounds[stage.key].prev
+    if reason := stop_reason(stage, previous):
+        return stage.skip(reason)
+    pool = settings.harvest.pool
+    tasks = keyed_choice(read_panel(stage.path("data/panels/train.json")).tasks, settings.harvest.episodes, settings.seed, 2, int(stage.key))
+    tables: list[tuple[pa.Table, pa.Table]] = []
+    start = 0
+    for member, count in zip(pool, share_counts([member.share for member in pool], settings.harvest.episodes), strict=True):
+        tables.append(_member(stage, member.policy, tasks[start : start + count], previous))
+        start += count
+    episodes, steps = pa.concat_tables([e for e, _ in tables]), pa.concat_tables([s for _, s in tables])
+    write_table(stage.out(f"data/rounds/{stage.key}/harvest/episodes.parquet"), "episodes", episodes)
+    write_table(stage.out(f"data/rounds/{stage.key}/harvest/steps.parquet"), "steps", steps)
+    errors = sum(error is not None for error in episodes["error"].to_pylist())
+    stage.metrics({"episodes": episodes.num_rows, "errors": errors, "by_policy": by_policy(episodes, steps)})
+    stage.finish()
+
+
+def _member(stage: Stage, name: str, tasks: list[Task], previous: str) -> tuple[pa.Table, pa.Table]:
+    assert stage.key is not None
+    settings = stage.settings
+    policy = _policy(stage, name, previous)
+    jobs = [Job(task, settings.seed, round=int(stage.key), group_id=f"{stage.key}/{name}/{task.task_id}") for task in tasks]
+    with open_pool(stage.path("data/games"), settings.env, ["train"], admissible=policy.needs_admissible) as pool:
+        return play_shards(stage, name, jobs, policy, pool, shard=settings.harvest.shard)
+
+
+def _policy(stage: Stage, name: str, previous: str) -> Policy:
+    settings = stage.settings
+    if name == "expert":
+        return expert_policy(settings)
+    if name == "random":
+        return random_policy()
+    folder = stage.path(f"models/rounds/{previous}/start" if name == settings.actor else f"models/warm/{name}")
+    return model_policy(folder, settings, policy_id=name, rows=settings.harvest.shard, temperature=settings.harvest.temperature)
+
+
+def by_policy(episodes: pa.Table, steps: pa.Table) -> dict[str, dict[str, Any]]:
+    """Success, lengths and invalid share of each policy, errors left out."""
+    owner = dict(zip(episodes["episode_id"].to_pylist(), episodes["policy_id"].to_pylist(), strict=True))
+    step_owner = np.array([owner[one] for one in steps["episode_id"].to_pylist()])
+    invalid = ~np.asarray(steps["valid"].to_pylist(), bool)
+    out: dict[str, dict[str, Any]] = {}
+    for name in sorted(set(owner.values())):
+        mine = episodes.filter(pc.and_(pc.equal(episodes["policy_id"], name), pc.is_null(episodes["error"])))
+        chosen = step_owner == name
+        out[name] = {
+            "episodes": mine.num_rows,
+            "success": float(np.mean(mine["solved"].to_pylist())) if mine.num_rows else None,
+            "mean_steps": float(np.mean(mine["n_steps"].to_pylist())) if mine.num_rows else None,
+            "mean_tokens": float(np.mean(mine["n_tokens"].to_pylist())) if mine.num_rows else None,
+            "invalid_share": float(invalid[chosen].mean()) if chosen.any() else None,
+        }
+    return out
+
+
+if __name__ == "__main__":
+    main("harvest", run, "round")

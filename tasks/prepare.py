@@ -1,0 +1,37 @@
+"""Games of every split, the fixed panels, and the tokenizer of the models from scratch."""
+
+from __future__ import annotations
+
+from ratchet.envs.benchmarks import benchmark, open_pool
+from ratchet.episodes.tokenizer import train_tokenizer
+from ratchet.evaluation.panels import make_panel, write_panel
+from ratchet.rollout.play import Job, play
+from tasks.common import Stage, main, say
+from tasks.rollouts import expert_policy
+
+TOKENIZER_GAMES = 2000  # an expert's episodes on so many training games are the tokenizer's text
+
+
+def run(stage: Stage) -> None:
+    """Writes data/games, data/panels and models/tokenizer."""
+    settings = stage.settings
+    games = stage.out("data/games")
+    tasks = benchmark(settings.env.name).prepare(games, settings.env, settings.prepare.games.model_dump(), settings.seed)
+    say(f"prepare: {', '.join(f'{len(chosen)} {split}' for split, chosen in tasks.items())} games")
+    hashes = {}
+    for split, chosen in tasks.items():
+        panel = make_panel(split, chosen)
+        write_panel(stage.out(f"data/panels/{split}.json"), panel)
+        hashes[split] = panel.hash
+    with open_pool(games, settings.env, ["train"], admissible=True) as pool:
+        jobs = [Job(task, settings.seed) for task in tasks["train"][:TOKENIZER_GAMES]]
+        _, steps = play(jobs, expert_policy(settings), pool, max_steps=settings.env.max_steps, rows=256)
+    texts = steps["observation"].to_pylist() + steps["reply"].to_pylist()
+    size = train_tokenizer(texts, settings.prepare.vocab_size, stage.out("models/tokenizer"))
+    say(f"prepare: a tokenizer of {size} tokens from {len(jobs)} episodes")
+    stage.metrics({"games": {split: len(chosen) for split, chosen in tasks.items()}, "vocab_size": size, "panels": hashes})
+    stage.finish()
+
+
+if __name__ == "__main__":
+    main("prepare", run)

@@ -1,0 +1,115 @@
+"""What the stages that play episodes share: policies from folders, shards that survive a kill, the limit on errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.envs.benchmarks import benchmark
+from ratchet.envs.pool import EnvPool
+from ratchet.episodes.files import read_table, table_of, write_table
+from ratchet.errors import RatchetError
+from ratchet.policies.base import Policy
+from ratchet.policies.scripted import ScriptedPolicy
+from ratchet.rollout.play import Job, play
+from ratchet.settings import Settings
+from tasks.common import Progress, Stage
+
+
+def expert_policy(settings: Settings) -> Policy:
+    one = benchmark(settings.env.name)
+    return ScriptedPolicy(lambda seed, episode_id: one.expert(), policy_id="expert", version="expert")
+
+
+def random_policy() -> Policy:
+    from ratchet.policies.random_valid import RandomPolicy
+
+    return ScriptedPolicy(RandomPolicy, policy_id="random", version="random")
+
+
+def model_policy(folder: Path, settings: Settings, *, policy_id: str, rows: int, temperature: float, model: Any = None) -> Policy:
+    """A language model of a folder (or an already loaded `model` with that folder's tokenizer) on `rows` rows."""
+    from ratchet.engines.local import LocalEngine
+    from ratchet.episodes.template import load_template
+    from ratchet.models.build import card_of, load_model
+    from ratchet.policies.language_model import LanguageModelPolicy
+
+    template = load_template(folder)
+    env = settings.env
+    engine = LocalEngine(
+        load_model(folder) if model is None else model, slots=rows, length=env.max_tokens, end=template.end, pad=template.pad
+    )
+    return LanguageModelPolicy(
+        engine,
+        template,
+        policy_id=policy_id,
+        version=card_of(folder)["version"],
+        temperature=temperature,
+        max_tokens=env.max_tokens,
+        max_reply_tokens=env.max_reply_tokens,
+    )
+
+
+def play_shards(
+    stage: Stage, name: str, jobs: Sequence[Job], policy: Policy, pool: EnvPool, *, shard: int, rows: int | None = None
+) -> tuple[pa.Table, pa.Table]:
+    """Plays `jobs` in shards of `shard` episodes and returns (episodes, steps).
+
+    Each finished shard is a pair of part files in the stage's scratch folder; after a kill only the missing ones are played.
+    Raises RatchetError where more than `env.max_error_share` of the episodes ended as errors.
+    """
+    progress = Progress(f"{stage.title} {name}", len(jobs), "episodes")
+    parts: list[tuple[pa.Table, pa.Table]] = []
+    done = solved = 0
+    for number, start in enumerate(range(0, len(jobs), shard)):
+        base = stage.scratch / "parts" / f"{name}-{number:05d}"
+        files = base.with_suffix(".episodes.parquet"), base.with_suffix(".steps.parquet")
+        if not files[1].exists():
+            episodes, steps = play(jobs[start : start + shard], policy, pool, max_steps=stage.settings.env.max_steps, rows=rows or shard)
+            write_table(files[0], "episodes", episodes)
+            write_table(files[1], "steps", steps)  # last: its presence says that the pair is whole
+        parts.append((read_table(files[0], "episodes"), read_table(files[1], "steps")))
+        done += parts[-1][0].num_rows
+        solved += sum(parts[-1][0]["solved"].to_pylist())
+        progress(done, f"{100 * solved / max(done, 1):.1f} % solved")
+    if not parts:
+        return table_of("episodes", []), table_of("steps", [])
+    episodes, steps = pa.concat_tables([e for e, _ in parts]), pa.concat_tables([s for _, s in parts])
+    check_errors(stage, name, episodes)
+    return episodes, steps
+
+
+def check_errors(stage: Stage, name: str, episodes: pa.Table) -> None:
+    """Raises RatchetError where the share of errors is above the limit."""
+    errors = [error for error in episodes["error"].to_pylist() if error is not None]
+    limit = stage.settings.env.max_error_share
+    if len(errors) > limit * episodes.num_rows:
+        raise RatchetError(
+            f"{stage.title} {name}: {len(errors)} of {episodes.num_rows} episodes ended as errors, above env.max_error_share={limit} "
+            f"(the first: {errors[0]}); mend the environment, or raise the limit"
+        )
+
+
+def keyed_choice(items: Sequence[Any], count: int, *key: int) -> list[Any]:
+    """`count` items in an order that depends on `key` alone; without replacement until all are used, then again."""
+    chosen: list[Any] = []
+    epoch = 0
+    while len(chosen) < count:
+        order = np.random.default_rng([*key, epoch]).permutation(len(items))
+        chosen += [items[index] for index in order[: count - len(chosen)]]
+        epoch += 1
+    return chosen
+
+
+def share_counts(shares: Sequence[float], total: int) -> list[int]:
+    """Whole numbers that sum to `total`, by largest remainder."""
+    exact = [share * total for share in shares]
+    counts = [int(value) for value in exact]
+    order = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
+    for index in order[: total - sum(counts)]:
+        counts[index] += 1
+    return counts

@@ -1,0 +1,152 @@
+"""A checkout in small: the real params.yaml, a dvc.yaml of trivial stages, a git repository, and one Prefect API for all tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.quiet import prepare_prefect
+
+prepare_prefect()
+
+CHECKOUT = Path(__file__).parents[2]
+DVC_YAML = """
+stages:
+  prepare:
+    cmd: python stage.py prepare data/prepare
+    deps: [stage.py]
+    params: [seed]
+    outs: [data/prepare]
+  evaluate:
+    foreach: ${evaluations}
+    do:
+      cmd: python stage.py evaluate-${key} data/rounds/${key}/evaluation
+      deps: [stage.py, data/prepare]
+      outs: ["data/rounds/${key}/evaluation"]
+  decide:
+    foreach: ${rounds}
+    do:
+      cmd: python stage.py decide-${key} data/rounds/${key}/decision
+      deps: [stage.py, "data/rounds/${key}/evaluation", "data/rounds/${item.prev}/evaluation"]
+      outs: ["data/rounds/${key}/decision"]
+  report:
+    cmd: python stage.py report reports/report.html
+    deps: [stage.py, data/rounds]
+    outs: [reports/report.html]
+  seal:
+    cmd: python stage.py seal reports/seal.json
+    deps: [stage.py, reports/report.html, waivers.yaml]
+    outs: [reports/seal.json]
+"""
+STAGE_PY = '''
+import json, os, subprocess, sys, time
+name, out = sys.argv[1:]
+stage, _, key = name.partition("-")
+with open(".calls", "a") as log:
+    log.write(name + "\\n")
+print(name, "says hello")
+if os.path.exists("break-" + stage):
+    sys.exit("error: " + open("break-" + stage).read())
+if os.path.exists("hang-" + stage):
+    worker = subprocess.Popen(["sleep", "300"])
+    open("hanging", "w").write(f"{os.getpid()} {worker.pid}")
+    time.sleep(300)
+interval = {"mean": 0.5, "low": 0.4, "high": 0.6}
+summary = {"panel": "select", "n": 8, "success": interval, "steps": 3.0, "invalid_share": 0.0}
+values = {
+    "evaluate": {"skipped": None, "candidates": [{"name": "iter-001", "version": "abc", "select": summary}],
+                 "selected": "iter-001", "version": "abc", "confirm": {**summary, "panel": "confirm"}},
+    "decide": {"round": key, "event": "model.kept", "champion": {"version": "abc", "round": "0"}, "reasons": ["no gain"],
+               "comparison": {"gain": {"mean": 0.0, "low": -0.1, "high": 0.1}}, "stop": None},
+    "seal": {"passed": "bad" not in open("waivers.yaml").read(), "reasons": ["invalid_share: 0.95 above 0.9"]},
+}
+where = out if "." in out else f"{out}/{ {'evaluate': 'evaluation', 'decide': 'decision'}.get(stage, 'value') }.json"
+os.makedirs(os.path.dirname(where), exist_ok=True)
+json.dump(values.get(stage, {}), open(where, "w"))
+if stage == "seal" and not values["seal"]["passed"]:
+    sys.exit(1)
+'''
+
+
+def run_git(folder: Path, *arguments: str) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    identity = ["-c", "user.name=someone", "-c", "user.email=someone@example.org"]
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def make_checkout(folder: Path) -> Path:
+    """A committed checkout in `folder`."""
+    folder.mkdir(parents=True)
+    for name in ("params.yaml", ".dvcignore", ".gitignore", "waivers.yaml"):
+        shutil.copy(CHECKOUT / name, folder / name)
+    with (folder / ".gitignore").open("a") as file:
+        file.write("/.calls\n/hanging\n")
+    shutil.copytree(CHECKOUT / "presets", folder / "presets")
+    (folder / ".dvc").mkdir()
+    for name in ("config", ".gitignore"):
+        shutil.copy(CHECKOUT / ".dvc" / name, folder / ".dvc" / name)
+    (folder / "dvc.yaml").write_text(DVC_YAML)
+    (folder / "stage.py").write_text(STAGE_PY)
+    run_git(folder, "init", "--quiet")
+    run_git(folder, "add", "--all")
+    run_git(folder, "commit", "--quiet", "--message", "start")
+    return folder
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    return make_checkout(tmp_path / "checkout")
+
+
+@pytest.fixture(scope="session")
+def prefect_api() -> Iterator[dict[str, str]]:
+    """One temporary Prefect API for the session; yields the environment that lets other processes use it, or its database."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        settings = get_current_settings()
+        database = settings.server.database.connection_url
+        assert settings.api.url and database
+        yield {"PREFECT_API_URL": str(settings.api.url), "PREFECT_SERVER_DATABASE_CONNECTION_URL": database.get_secret_value()}
+
+
+class FakeStore(types.ModuleType):
+    """Stands for ratchet.store's sync and outbox: remembers calls, keeps events in memory."""
+
+    def __init__(self) -> None:
+        super().__init__("fake")
+        self.synced: list[str] = []
+        self.rows: list[dict[str, Any]] = []
+
+    def sync(self, root: Path, folder: Path, run_id: str) -> None:
+        self.synced.append(run_id)
+
+    def put(self, root: Path, event: str, payload: dict[str, Any]) -> None:
+        self.rows.append({"id": len(self.rows), "event": event, "occurred": None, "payload": payload, "delivered": False})
+
+    def pending(self, root: Path) -> list[dict[str, Any]]:
+        return [row for row in self.rows if not row["delivered"]]
+
+    def mark_delivered(self, root: Path, ids: list[Any]) -> None:
+        for row in self.rows:
+            row["delivered"] |= row["id"] in ids
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    import ratchet.store
+
+    fake = FakeStore()
+    for name in ("sync", "outbox"):
+        monkeypatch.setitem(sys.modules, f"ratchet.store.{name}", fake)
+        monkeypatch.setattr(ratchet.store, name, fake, raising=False)
+    return fake

@@ -1,0 +1,38 @@
+"""The clipped surrogate at all ratio levels and means."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ratchet.losses.clipped_surrogate import ClippedSurrogate, clipped_surrogate, level_log_ratio
+from ratchet.losses.kl import k3
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "clipped_surrogate.json").read_text())
+
+
+@pytest.mark.parametrize("case", VECTORS["cases"])
+def test_equals_the_vectors(case: dict) -> None:
+    log_ratio, advantage = (torch.tensor([case[name]], dtype=torch.float64) for name in ("log_ratio", "advantage"))
+    loss = clipped_surrogate(log_ratio, advantage, case["eps_low"], case["eps_high"], case["dual_clip"])
+    np.testing.assert_allclose(loss.item(), case["loss"], rtol=1e-6, atol=1e-12)
+
+
+def test_levels_sum_or_average_inside_one_step_only() -> None:
+    log_ratio, step = torch.tensor([0.1, 0.3, -0.2]), torch.tensor([0, 0, 1])
+    assert level_log_ratio(log_ratio, step, "token").tolist() == log_ratio.tolist()
+    torch.testing.assert_close(level_log_ratio(log_ratio, step, "step_sum"), torch.tensor([0.4, 0.4, -0.2]))
+    torch.testing.assert_close(level_log_ratio(log_ratio, step, "step_mean"), torch.tensor([0.2, 0.2, -0.2]))
+
+
+def test_k3_is_zero_at_equality_and_never_negative() -> None:
+    logp = torch.randn(100)
+    assert k3(logp, logp).abs().max() == 0
+    assert (k3(logp, torch.randn(100)) >= 0).all()
+
+
+def test_names_are_those_of_params_yaml() -> None:
+    term = ClippedSurrogate(low=0.2, high=0.28)
+    assert (term.mean, term.level, term.dual) == ("token", "token", None)
