@@ -12,7 +12,7 @@ import pyarrow as pa
 from ratchet.envs.benchmarks import open_pool
 from ratchet.episodes.files import write_table
 from ratchet.evaluation.panels import Panel, read_panel
-from ratchet.evaluation.outcomes import outcomes_of
+from ratchet.evaluation.rows import outcomes_of
 from ratchet.evaluation.summary import summarise
 from ratchet.files import read_json, write_json
 from ratchet.rollout.play import Job

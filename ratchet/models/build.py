@@ -47,7 +47,9 @@ def from_scratch(
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """A causal LM of a Hugging Face folder with our attention. Raises RatchetError where weights or config are missing."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     attention.register()
     if not (folder / "config.json").is_file():
         raise RatchetError(f"{folder}: no config.json; give a Hugging Face model folder")

@@ -63,7 +63,7 @@ def number(value: Any, digits: int = 1) -> str:
 
 def percent(value: float | None, digits: int = 1) -> str:
     """A share as `55.1 %`."""
-    return NONE if value is None else f"{number(value * 99.0, digits)}{THIN}%"
+    return NONE if value is None else f"{number(value * 100.0, digits)}{THIN}%"
 
 
 def level(value: float | None) -> str:

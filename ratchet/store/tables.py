@@ -1,0 +1,228 @@
+"""Tables of the index. All of it can be rebuilt: from the cards, the outbox, and the runs' Parquet files.
+
+Rows that come from a file carry its `file_id`, so a file that changed is replaced whole. Episodes and steps have no texts.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Integer, MetaData, String, Table, Text
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(column_0_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _key(name: str) -> Column[str]:
+    return Column(name, String, primary_key=True)
+
+
+def _version() -> Column[str]:
+    return Column("version", String, ForeignKey("versions.version", ondelete="CASCADE"), nullable=False, index=True)
+
+
+def _file() -> Column[str]:
+    return Column("file_id", String, ForeignKey("files.file_id", ondelete="CASCADE"), primary_key=True)
+
+
+versions = Table(
+    "versions",
+    metadata,
+    _key("version"),
+    Column("line", String, index=True),
+    Column("status", String),  # candidate, champion, archived
+    Column("round", Integer),
+    Column("iteration", Integer),
+    Column("stage", String),
+    Column("actor", String),
+    Column("parents", Text),  # JSON list of versions
+    Column("tokenizer_id", String),
+    Column("weights_hash", String),
+    Column("params_hash", String),
+    Column("code_hash", String),
+    Column("weights", Text),  # model folder, relative to the checkout
+    Column("created_by", String),
+    Column("created_at", String),
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    _key("evaluation_id"),
+    _version(),
+    Column("run_id", String, index=True),
+    Column("round", Integer),
+    Column("panel", String),
+    Column("panel_hash", String),
+    Column("n", Integer),
+    Column("samples", Integer),
+    Column("errors", Integer),
+    Column("success_mean", Float),
+    Column("success_low", Float),
+    Column("success_high", Float),
+    Column("score", Float),
+    Column("avg_at_k", Float),
+    Column("pass_hat_k", Float),
+    Column("steps", Float),
+    Column("tokens", Float),
+    Column("invalid_share", Float),
+    Column("truncated_share", Float),
+    Column("outcomes", Text),  # Parquet file, relative to the checkout
+    Column("at", String),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    _key("decision_id"),
+    _version(),
+    Column("run_id", String, index=True),
+    Column("round", Integer),
+    Column("line", String),
+    Column("by", String),  # `rule`, or a person
+    Column("event", String),
+    Column("promoted", Boolean),
+    Column("candidate", String),
+    Column("champion", String),
+    Column("alpha", Float),
+    Column("gain_mean", Float),
+    Column("gain_low", Float),
+    Column("gain_high", Float),
+    Column("stop", Text),
+    Column("reasons", Text),  # JSON list
+    Column("at", String),
+)
+
+checks = Table(
+    "checks",
+    metadata,
+    _key("check_id"),
+    Column("run_id", String, index=True),
+    Column("round", Integer),
+    Column("name", String),
+    Column("severity", String),
+    Column("passed", Boolean),
+    Column("observed", Text),
+    Column("limit", Text),
+    Column("detail", Text),
+)
+
+drift = Table(
+    "drift",
+    metadata,
+    _key("drift_id"),
+    Column("run_id", String, index=True),
+    Column("round", Integer),
+    Column("column", String),
+    Column("method", String),
+    Column("observed", Float),
+    Column("limit", Float),
+    Column("detected", Boolean),
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    _key("event_id"),
+    Column("kind", String, index=True),
+    Column("run_id", String),
+    Column("round", Integer),
+    Column("line", String),
+    Column("version", String),
+    Column("text", Text),
+    Column("delivered", Boolean),
+    Column("at", String),
+)
+
+files = Table(
+    "files",
+    metadata,
+    _key("file_id"),  # 12 hex of (run_id, path)
+    Column("run_id", String, nullable=False, index=True),
+    Column("path", Text, nullable=False),  # relative to the workspace
+    Column("kind", String, nullable=False),
+    Column("content", String, nullable=False),  # SHA-256 of its bytes
+    Column("size", BigInteger, nullable=False),
+    Column("modified", BigInteger, nullable=False),  # ns; with `size`, what says that a file need not be hashed again
+    Column("rows", Integer, nullable=False),
+)
+
+outcomes = Table(
+    "outcomes",
+    metadata,
+    _file(),
+    Column("row", Integer, primary_key=True),  # place in the file
+    Column("version", String, index=True),
+    Column("panel", String),
+    Column("panel_hash", String),
+    Column("task_id", String),
+    Column("stratum", String),
+    Column("cluster", String),
+    Column("sample", Integer),
+    Column("seed", BigInteger),
+    Column("solved", Boolean),
+    Column("score", Float),
+    Column("truncated", Boolean),
+    Column("error", Text),
+    Column("n_steps", Integer),
+    Column("n_tokens", Integer),
+    Column("n_invalid", Integer),
+    Column("episode_id", String),
+    sqlite_with_rowid=False,
+)
+
+episodes = Table(
+    "episodes",
+    metadata,
+    _file(),
+    Column("episode_id", String, primary_key=True),
+    Column("env", String),
+    Column("env_version", String),
+    Column("task_id", String),
+    Column("split", String),
+    Column("stratum", String),
+    Column("cluster", String),
+    Column("policy_id", String),
+    Column("round", Integer),
+    Column("iteration", Integer),
+    Column("group_id", String),
+    Column("sample", Integer),
+    Column("seed", BigInteger),
+    Column("solved", Boolean),
+    Column("score", Float),
+    Column("terminated", Boolean),
+    Column("truncated", Boolean),
+    Column("error", Text),
+    Column("n_steps", Integer),
+    Column("n_tokens", Integer),
+    Column("tokenizer_id", String),
+    Column("temperature", Float),
+    sqlite_with_rowid=False,
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    _file(),
+    Column("episode_id", String, primary_key=True),
+    Column("t", Integer, primary_key=True),
+    Column("action_type", String),
+    Column("n_prompt", Integer),  # tokens read
+    Column("n_reply", Integer),  # tokens written
+    Column("policy_version", String),
+    Column("tokens_from", String),
+    Column("reward", Float),
+    Column("score", Float),
+    Column("format_ok", Boolean),
+    Column("valid", Boolean),
+    Column("repeated", Boolean),
+    sqlite_with_rowid=False,
+)
+
+BY_KIND = {"episodes": episodes, "steps": steps, "outcomes": outcomes}
+BY_CARD = (versions, evaluations, decisions)
