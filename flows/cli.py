@@ -1,6 +1,7 @@
 """The `ratchet` command. Input that cannot work ends in one red line and exit code 2; a run that failed or was sealed in 1."""
 
 import sys
+from enum import Enum
 from typing import Annotated
 
 import typer
@@ -18,6 +19,15 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
+
+
+class Panel(str, Enum):
+    """Panels on which versions are compared."""
+
+    test = "test"
+    confirm = "confirm"
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -89,18 +99,19 @@ def versions(line: Annotated[str | None, typer.Option(help="Only versions of thi
 
 @app.command()
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="A version's id, a beginning of one, or `champion`.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A version's id, a beginning of one, champion, champion:LINE, or warm.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The version to compare with it; the gain is B minus A.")],
-    panel: Annotated[str, typer.Option(help="test or confirm.")] = "test",
+    panel: Annotated[Panel, typer.Option(help="The panel that both have played.")] = Panel.test,
+    line: Annotated[str | None, typer.Option(help="Whose champion and warm start are meant.")] = None,
     json: Json = False,
 ) -> None:
     """Compare two versions, paired task by task, on a panel that both have played.
 
-    **Example**: `ratchet compare 1a2b3c 9f8e7d --panel confirm`
+    **Examples**: `ratchet compare warm champion`, `ratchet compare 1a2b3c 9f8e7d --panel confirm`
     """
     from flows.commands import compare_versions
 
-    compare_versions(a, b, panel, json)
+    compare_versions(a, b, panel.value, line, json)
 
 
 @app.command()
@@ -129,7 +140,7 @@ def waive(
 ) -> None:
     """Let a failed check pass, for a reason that stays on record in waivers.yaml.
 
-    **Example**: `ratchet waive invalid_share --reason "random policies are a third of the pool"`
+    **Example**: `ratchet waive steps.invalid_share --reason "random policies are a third of the pool"`
     """
     from flows.commands import add_waiver
 

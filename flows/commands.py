@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows import workspace
+from flows.results import percent
 from flows.view import duration, make_view, watching
 from ratchet.errors import RatchetError
 
@@ -89,6 +90,104 @@ def render_here() -> None:
         return
     write_bytes(path, after.encode())
     print("params.yaml: rounds, evaluations and last renewed")
+
+
+def list_versions(line: str | None, json: bool) -> None:
+    """`ratchet versions`."""
+    from ratchet.store.cards import read_cards
+    from ratchet.store.champions import champions
+    from ratchet.store.index import status
+
+    registry = root() / "registry"
+    champion_of = champions(registry)
+    cards = [card for card in read_cards(registry) if line is None or card["line"] == line]
+    rows = [
+        {
+            "version": card["version"],
+            "line": card["line"],
+            "round": card["round"],
+            "status": status(card, champion_of),
+            "confirm": _success_on(card, "confirm"),
+            "test": _success_on(card, "test"),
+            "run": card["created_by"],
+        }
+        for card in cards
+    ]
+    columns = ["version", "line", "round", "status", "confirm", "test", "run"]
+    show(rows, columns, json, f"no versions{f' of line {line}' if line else ''} yet; `ratchet run` makes the first ones")
+
+
+def compare_versions(a: str, b: str, panel: str, line: str | None, json: bool) -> None:
+    """`ratchet compare`."""
+    from ratchet.episodes.files import read_table
+    from ratchet.evaluation.compare import compare
+    from ratchet.store.champions import find
+    from ratchet.store.sync import same_panel
+
+    here = root()
+    first, second = (find(here / "registry", text, line) for text in (a, b))
+    if first["version"] == second["version"]:
+        raise RatchetError(f"{a} and {b} are the same version, {first['version']}; name two different ones (`ratchet versions`)")
+    files = same_panel(here, first, second, panel)
+    if files is None:
+        played = sorted({one["panel"] for one in first["evaluations"]} & {one["panel"] for one in second["evaluations"]})
+        raise RatchetError(
+            f"{first['version']} and {second['version']} have not both played the same {panel} panel, or its outcomes are gone; "
+            f"{'try --panel ' + ' or --panel '.join(played) if played else 'they have no panel in common'}"
+        )
+    result = compare(*(read_table(path, "outcomes") for path in files))
+    if json:
+        print(json_module.dumps(result, indent=1, sort_keys=True))
+        return
+    print(f"{result['panel']} panel, {result['n']} games in {result['clusters']} clusters, {100 * result['level']:.0f} % intervals")
+    rows = [_comparison_row("all", result["n"], result["a"]["success"]["mean"], result["b"]["success"]["mean"], result["gain"])]
+    rows += [_comparison_row(name, one["n"], one["a"], one["b"], one["gain"]) for name, one in result["by_stratum"].items()]
+    show(rows, ["games of", "n", "A", "B", "gain (B - A)"], False, "")
+    gained, lost = (result["flips"][name] for name in ("gained", "lost"))
+    print(f"solved by B only: {len(gained)}, by A only: {len(lost)} (listed with --json)")
+
+
+def rebuild_index() -> None:
+    """`ratchet index`."""
+    from ratchet.store.index import rebuild
+
+    counts = rebuild(root())
+    print("index rebuilt: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+
+
+def sync_here() -> None:
+    """`ratchet sync`: all workspaces, the checkout included; events go out where Prefect's API answers."""
+    from ratchet.store.index import workspaces
+    from ratchet.store.sync import sync
+
+    here = root()
+    events = [event for run_id, folder in workspaces(here) for event in sync(here, folder, run_id)]
+    for event in events:
+        print(f"{event.kind}: {event.text}")
+    from flows import evolve
+    from flows.events import deliver
+
+    evolve.start_api()
+    print(f"{len(events)} new events, {deliver(here)} delivered")
+
+
+def add_waiver(check: str, reason: str) -> None:
+    """`ratchet waive`."""
+    from monitoring import quality
+
+    quality.add_waiver(root() / "waivers.yaml", check, reason)
+    print(f"waivers.yaml: {check} is waived; go on with `ratchet run --resume ID`")
+
+
+def _success_on(card: dict[str, Any], panel: str) -> str:
+    """The latest success of a version on a panel, or nothing."""
+    found = [one["summary"]["success"] for one in card["evaluations"] if one["panel"] == panel]
+    return percent(found[-1]) if found else ""
+
+
+def _comparison_row(name: str, n: int, a: Any, b: Any, gain: dict[str, Any]) -> dict[str, Any]:
+    a, b = (value["mean"] if isinstance(value, dict) else value for value in (a, b))
+    return {"games of": name, "n": n, "A": f"{100 * a:.1f} %", "B": f"{100 * b:.1f} %", "gain (B - A)": percent(gain, signed=True)}
 
 
 def show(rows: list[dict[str, Any]], columns: list[str], json: bool, nothing: str) -> None:

@@ -19,16 +19,17 @@ from prefect import flow, get_client, task  # noqa: E402  (it reads its environm
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.logging import get_run_logger  # noqa: E402
 
-from flows import artifacts, events, results, workspace  # noqa: E402
+from flows import artifacts, events, workspace  # noqa: E402
 from flows.dag import stage_names  # noqa: E402
 from flows.record import RunRecord  # noqa: E402
 from flows.stages import StageFailed, StageLocked, StageResult, log_path, run_stage  # noqa: E402
 from flows.view import watching  # noqa: E402
 from ratchet.errors import RatchetError  # noqa: E402
 from ratchet.rendering import render_run  # noqa: E402
+from ratchet.store import outbox  # noqa: E402
 
 LOCK_RETRY_S = [1, 2, 4, 8]
-SEAL = "seal"
+SEAL, REFUSED = "seal", "not sealed"  # the stage that may refuse, and how it says so
 
 
 class RunFailed(RatchetError):
@@ -158,7 +159,7 @@ def _stages(root: Path, folder: Path, run_id: str, order: list[str], record: Run
         try:
             result = stage(folder, name)
         except StageFailed as error:
-            _failed(root, folder, run_id, name, error)
+            _failed(root, folder, run_id, name, record.began, error)
         record.stage(result)
         view.stage_ends(result)
         logger.info("%s: %s in %.1f s", name, result.state, result.seconds)
@@ -168,13 +169,12 @@ def _stages(root: Path, folder: Path, run_id: str, order: list[str], record: Run
     _share(root, folder, run_id)
 
 
-def _failed(root: Path, folder: Path, run_id: str, name: str, error: StageFailed) -> None:
+def _failed(root: Path, folder: Path, run_id: str, name: str, attempt: str, error: StageFailed) -> None:
     """Raises what a failed stage means for the run, after its event is in the outbox."""
-    reasons = results.seal_reasons(folder) if name == SEAL else []
-    if reasons:
+    if name == SEAL and REFUSED in str(error):
         _share(root, folder, run_id)
-        raise RunStopped(f"{run_id}: sealed as not good: {'; '.join(reasons)}; see the report, or `ratchet waive CHECK --reason …` and resume")
-    events.stage_failed(root, run_id, name, str(error))
+        raise RunStopped(f"{str(error).removeprefix(f'{SEAL}: ')}; then go on with {way_on(run_id)}") from error
+    outbox.put(root, outbox.stage_failed(run_id, name, str(error), attempt))
     events.deliver(root)
     raise RunFailed(f"{error}; log: {log_path(folder, name)}; go on with {way_on(run_id)}") from error
 

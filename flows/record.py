@@ -14,7 +14,8 @@ class RunRecord:
     def __init__(self, workspace: Path, run_id: str, order: list[str]) -> None:
         self.path = workspace / "logs" / "run.json"
         before = read_json(self.path) if self.path.is_file() else {}
-        attempts = [*before.get("attempts", []), {"began": _now()}]
+        self.began = _now()
+        attempts = [*before.get("attempts", []), {"began": self.began}]
         self.value: dict[str, Any] = {"run_id": run_id, "order": order, "state": "running", "attempts": attempts, "stages": []}
         self._save()
 

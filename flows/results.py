@@ -69,13 +69,6 @@ def outcome(workspace: Path) -> Outcome:
     )
 
 
-def seal_reasons(workspace: Path) -> list[str]:
-    """Why the seal refused, or nothing."""
-    path = workspace / "reports" / "seal.json"
-    value = read_json(path) if path.is_file() else {"passed": True}
-    return [] if value["passed"] else [str(reason) for reason in value["reasons"]]
-
-
 def _row(name: str, version: str, summary: dict[str, Any]) -> dict[str, Any]:
     success = summary["success"]
     return {

@@ -138,12 +138,12 @@ def place_start(root: Path, workspace: Path, params: dict[str, Any]) -> dict[str
     """
     if params["start"] == "scratch":
         return params
-    from ratchet.store import cards
+    from ratchet.store import cards, champions
 
-    card = cards.find(root / "registry", params["start"], params["line"])
-    weights = root / card["weights"]
-    if not weights.is_dir():
-        raise RatchetError(f"{weights}: the weights of version {card['version']} are not there; start from scratch or another version")
+    card = champions.find(root / "registry", params["start"], params["line"])
+    weights = cards.weights_of(root, card)
+    if weights is None:
+        raise RatchetError(f"start: the weights of version {card['version']} are no longer here; start from scratch or another version")
     target = workspace / "models" / "start"
     shutil.rmtree(target, ignore_errors=True)
     # plain copies: the registry's files may be read-only links into the cache

@@ -74,7 +74,8 @@ def compare(
         "p_not_better": gain.p_not_better,
         "flips": _flips(a, b, kept),
         "by_stratum": {
-            str(name): _stratum(a, b, gaps, kept & (a.strata == name), str(name), tail, resamples, seed) for name in np.unique(a.strata[kept])
+            str(name): _stratum(a, b, gaps, kept & (a.strata == name), str(name), tail, gain.resamples, seed)
+            for name in np.unique(a.strata[kept])
         },
         "resamples": gain.resamples,
         "clusters": gain.units,

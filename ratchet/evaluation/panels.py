@@ -56,7 +56,9 @@ def read_panel(path: Path) -> Panel:
     tasks = [_task(path, i, item, way_out) for i, item in enumerate(value["tasks"])]
     panel = make_panel(str(value["name"]), tasks)
     if panel.hash != value["hash"]:
-        raise RatchetError(f"{path}: the tasks were changed after the panel was made (hash {panel.hash[:12]}, not {value['hash'][:12]}); {way_out}")
+        raise RatchetError(
+            f"{path}: the tasks were changed after the panel was made (hash {panel.hash[:12]}, not {value['hash'][:12]}); {way_out}"
+        )
     return panel
 
 

@@ -128,7 +128,9 @@ def _read(path: Path) -> Card:
     if not isinstance(card, dict) or card.get("version") != path.stem or "created_at" not in card or "round" not in card:
         raise RatchetError(f"{path}: damaged version card (version, round and created_at are expected); {way_out}")
     if card.get("schema", 0) > CARD_SCHEMA:
-        raise RatchetError(f"{path}: card schema {card['schema']}, this Ratchet reads up to {CARD_SCHEMA}; upgrade ratchet-agents to read it")
+        raise RatchetError(
+            f"{path}: card schema {card['schema']}, this Ratchet reads up to {CARD_SCHEMA}; upgrade ratchet-agents to read it"
+        )
     if not all(isinstance(card.get(name), list) for name in LISTS):
         raise RatchetError(f"{path}: damaged version card ({', '.join(LISTS)} must be lists); {way_out}")
     return card

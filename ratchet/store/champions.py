@@ -33,7 +33,9 @@ def set_champion(root: Path, line: str, version: str) -> None:
     registry = root / "registry"
     folder = weights_of(root, read_card(registry, version))
     if folder is None:
-        raise RatchetError(f"version {version}: its weights are no longer on this machine; run `dvc checkout` in its run's folder, then try again")
+        raise RatchetError(
+            f"version {version}: its weights are no longer on this machine; run `dvc checkout` in its run's folder, then try again"
+        )
     with locked(root, "registry"):
         write_json(registry / "champions.json", champions(registry) | {line: version})
         _link(root / "models" / CHAMPION, folder)

@@ -36,10 +36,11 @@ def open_index(root: Path) -> Engine:
         with locked(root, "migrate"), engine.begin() as connection:
             migrate(connection)
     except CommandError as error:
-        raise RatchetError(f"{shown}: {error}; the index is from a newer Ratchet: upgrade ratchet-agents, or delete it and run `ratchet index`") from None
+        raise RatchetError(f"{shown}: {error}; upgrade ratchet-agents, or delete the index and run `ratchet index`") from None
     except DatabaseError as error:
         reason = str(error.orig).splitlines()[0]
-        raise RatchetError(f"{shown}: cannot be used as index ({reason}); check {URL_VARIABLE}, or delete it and run `ratchet index`") from None
+        way_out = f"check {URL_VARIABLE}, or delete the index and run `ratchet index`"
+        raise RatchetError(f"{shown}: cannot be used as index ({reason}); {way_out}") from None
     return engine
 
 
@@ -55,7 +56,8 @@ def _engine(url: str) -> Engine:
     try:
         engine = create_engine(url)
     except (ArgumentError, ModuleNotFoundError) as error:
-        raise RatchetError(f"{URL_VARIABLE}: {str(error).splitlines()[0]}; give a URL such as sqlite:////path/index.db, with its driver installed") from None
+        reason = str(error).splitlines()[0]
+        raise RatchetError(f"{URL_VARIABLE}: {reason}; give a URL such as sqlite:////path/index.db, and install its driver") from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_pragmas)
     return engine

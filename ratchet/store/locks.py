@@ -25,7 +25,7 @@ def locked(root: Path, name: str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise RatchetError(f"{path}: held by another process for {WAIT_S:.0f} s; wait for the other `ratchet` to end, then try again") from None
+        raise RatchetError(f"{path}: another process has held it for {WAIT_S:.0f} s; let that `ratchet` end, then try again") from None
     try:
         yield
     finally:

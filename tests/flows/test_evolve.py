@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from flows import workspace
@@ -19,9 +20,22 @@ from flows.evolve import RunFailed, RunStopped, evolve
 from flows.stages import StageLocked, StageResult
 from flows.view import View, watching
 from ratchet.errors import RatchetError
-from tests.flows.conftest import FakeStore, make_checkout
+from ratchet.store import outbox
+from tests.flows.conftest import FakeSync, make_checkout
 
 ORDER = ["prepare", "evaluate@0", "evaluate@1", "decide@1", "report", "seal"]
+SHORT = """
+stages:
+  prepare:
+    cmd: python stage.py prepare data/prepare
+    deps: [stage.py]
+    params: [seed]
+    outs: [data/prepare]
+  seal:
+    cmd: python stage.py seal reports/seal.json
+    deps: [stage.py, data/prepare, waivers.yaml]
+    outs: [reports/seal.json]
+"""
 ONE_ROUND = ["rounds=1"]
 CLI = [sys.executable, "-m", "flows.cli"]
 
@@ -69,7 +83,7 @@ def artifact(key: str) -> Any:
 
 
 def test_a_run_goes_through_all_stages_in_order_and_shows_what_it_did(
-    checkout: Path, prefect_api: dict[str, str], store: FakeStore, view: Recorder
+    checkout: Path, prefect_api: dict[str, str], store: FakeSync, view: Recorder
 ) -> None:
     run_id = evolve(settings=ONE_ROUND, checkout=checkout, name="first")
     folder = workspace.find(checkout, run_id)
@@ -99,7 +113,7 @@ def test_a_run_goes_through_all_stages_in_order_and_shows_what_it_did(
 
 
 def test_a_failing_stage_ends_the_run_with_one_line_and_it_resumes(
-    checkout: Path, prefect_api: dict[str, str], store: FakeStore, view: Recorder
+    checkout: Path, prefect_api: dict[str, str], store: FakeSync, view: Recorder
 ) -> None:
     (checkout / "break-decide").write_text("no decision possible")
     with pytest.raises(RunFailed) as caught:
@@ -110,17 +124,18 @@ def test_a_failing_stage_ends_the_run_with_one_line_and_it_resumes(
     assert str(run.workspace / "logs" / "decide@1.log") in said and f"`ratchet run --resume {run.run_id}`" in said
     assert "\n" not in said
     assert (run.state, run.stages_done) == ("failed", 3)
-    assert [(row["event"], row["payload"]["stage"], row["delivered"]) for row in store.rows] == [("stage.failed", "decide@1", True)]
+    assert outbox.pending(checkout) == []
+    assert [(event.kind, event.data["stage"]) for event in outbox.delivered(checkout)] == [("stage.failed", "decide@1")]
 
     (run.workspace / "break-decide").unlink()
     (checkout / "waivers.yaml").write_text("waivers: [bad]\n")  # a run sees the checkout's waivers of the moment
     view.results.clear()
-    with pytest.raises(RunStopped, match=r"sealed as not good: invalid_share: 0\.95 above 0\.9; see the report") as stopped:
+    with pytest.raises(RunStopped, match="^seal: not sealed, failed checks: invalid_share; .* then go on with") as stopped:
         evolve(resume=run.run_id, checkout=checkout)
     assert [result.state for result in view.results] == ["unchanged"] * 3 + ["ran"] * 2
     assert stopped.value.exit_code == 1
     assert record(run.workspace)["state"] == "stopped"
-    assert [row["event"] for row in store.rows] == ["stage.failed"]  # the verdict is no failure of a stage
+    assert len(outbox.delivered(checkout)) == 1  # the verdict is no failure of a stage
     assert (run.workspace / "reports" / "report.html").is_file()
 
 
@@ -162,7 +177,7 @@ def test_dvcs_lock_errors_are_recognised(checkout: Path) -> None:
         held.close()
 
 
-def test_input_that_cannot_work_is_refused_before_anything_is_made(checkout: Path, prefect_api: dict[str, str], store: FakeStore) -> None:
+def test_input_that_cannot_work_is_refused_before_anything_is_made(checkout: Path, prefect_api: dict[str, str], store: FakeSync) -> None:
     for arguments, said in (
         ({"settings": ["rounds=x"]}, "rounds: 'x' is refused"),
         ({"preset": "nothing"}, "no such preset"),
@@ -179,50 +194,62 @@ def test_input_that_cannot_work_is_refused_before_anything_is_made(checkout: Pat
 
 
 def test_trouble_with_sharing_does_not_end_the_run_before_its_end(
-    checkout: Path, prefect_api: dict[str, str], store: FakeStore, view: Recorder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prefect_api: dict[str, str], store: FakeSync, view: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    checkout = make_checkout(tmp_path / "checkout", stages=SHORT)
+
     def locked(*_: object) -> None:
         raise RatchetError("database is locked")
 
     monkeypatch.setattr(store, "sync", locked)
     with pytest.raises(RatchetError, match="^database is locked"):
         evolve(settings=ONE_ROUND, checkout=checkout)
-    assert [result.name for result in view.results] == ORDER
-    assert view.lines.count("note: not shared yet: database is locked") == len(ORDER)
+    assert [result.name for result in view.results] == ["prepare", "seal"]
+    assert view.lines.count("note: not shared yet: database is locked") == 2
 
 
-def test_an_event_is_marked_only_after_the_api_took_it(prefect_api: dict[str, str], store: FakeStore, tmp_path: Path) -> None:
-    from prefect import get_client
-
+def test_an_event_is_marked_only_after_the_api_took_it_and_sent_once(prefect_api: dict[str, str], tmp_path: Path) -> None:
     from flows import events
 
-    payload = {"run_id": "r1", "gain": 0.25}
-    store.put(tmp_path, "model.promoted", payload)
-    posted: list[Any] = []
-    real_post = events._post
-
-    def refuse(client: Any, item: dict[str, Any]) -> None:
-        posted.append(item["id"])
-        raise RatchetError("not taken")
-
+    event = outbox.Event("model.promoted", "r1", 2, "quickstart", "abc", "promoted", {"gain": 0.25})
+    assert outbox.put(tmp_path, event)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(events, "_post", refuse)
-        with pytest.raises(RatchetError, match="not taken"):
+        with pytest.raises(RatchetError, match="it stays in the outbox"):
             events.deliver(tmp_path)
-    assert [row["delivered"] for row in store.rows] == [False]
+    assert [one.id for one in outbox.pending(tmp_path)] == [event.id]
     assert events.deliver(tmp_path) == 1
     assert events.deliver(tmp_path) == 0
+    found = wait_for_event(event)
+    assert found["event"] == "ratchet.model.promoted"
+    assert found["resource"]["prefect.resource.id"] == "ratchet.run.r1"
+    assert found["payload"]["data"] == {"gain": 0.25} and found["payload"]["round"] == 2
+
+    # killed between taking and marking: the outbox has it again, and Prefect does not get it twice
+    (tmp_path / ".ratchet" / "outbox" / "delivered" / f"{event.id}.json").rename(tmp_path / ".ratchet" / "outbox" / f"{event.id}.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "_post", refuse)
+        assert events.deliver(tmp_path) == 1
+    assert outbox.pending(tmp_path) == []
+
+
+def refuse(*_: object) -> None:
+    raise httpx.ConnectError("refused")
+
+
+def wait_for_event(event: outbox.Event) -> dict[str, Any]:
+    from prefect import get_client
+
+    from flows.events import prefect_id
+
+    deadline = time.monotonic() + 30
     with get_client(sync_client=True) as client:
-        real_post(client, store.rows[0])  # killed between taking and marking: the same event again
-        deadline = time.monotonic() + 20
-        found: list[Any] = []
-        while not found and time.monotonic() < deadline:
-            time.sleep(0.5)
-            answer = client.request("POST", "/events/filter", json={"filter": {"event": {"name": ["ratchet.model.promoted"]}}})
-            found = answer.json()["events"]
-    assert len(found) == 1
-    assert found[0]["payload"] == payload
-    assert found[0]["resource"]["prefect.resource.id"] == "ratchet.run.r1"
+        while time.monotonic() < deadline:
+            answer = client.request("POST", "/events/filter", json={"filter": {"id": {"id": [str(prefect_id(event))]}}})
+            if found := answer.json()["events"]:
+                return dict(found[0])
+            time.sleep(0.3)
+    raise AssertionError("Prefect does not have the event")
 
 
 def start_cli(checkout: Path, api: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
@@ -292,7 +319,7 @@ def test_a_killed_run_takes_its_stage_along_and_frees_the_workspace(checkout: Pa
 
 
 def test_two_runs_at_once_simply_work(tmp_path: Path, prefect_api: dict[str, str]) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
+    checkout = make_checkout(tmp_path / "checkout", stages=SHORT)
     both = [start_cli(checkout, prefect_api, "run", "--set", "rounds=1", "--set", f"seed={seed}") for seed in (1, 2)]
     for process in both:
         output, errors = process.communicate(timeout=120)

@@ -14,6 +14,7 @@ from flows.dag import split_name, stage_names
 from ratchet.errors import RatchetError
 from ratchet.rendering import render_run
 from ratchet.settings import dump_params, load
+from ratchet.store import cards, champions
 from tests.flows.conftest import CHECKOUT, make_checkout, run_git
 
 
@@ -157,26 +158,27 @@ def test_a_failed_creation_is_undone(checkout: Path, monkeypatch: pytest.MonkeyP
     assert "runs" not in run_git(checkout, "worktree", "list")
 
 
-def test_a_start_becomes_a_concrete_version_with_its_weights(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ratchet.store import cards
-
+def test_a_start_becomes_a_concrete_version_with_its_weights(checkout: Path) -> None:
     weights = checkout / "models" / "kept"
     weights.mkdir(parents=True)
     (weights / "model.safetensors").write_text("weights")
     (weights / "model.safetensors").chmod(0o444)
-    asked: list[tuple[Path, str, str]] = []
-
-    def find(registry: Path, name: str, line: str) -> dict[str, str]:
-        asked.append((registry, name, line))
-        return {"version": "0123456789ab", "weights": "models/kept"}
-
-    monkeypatch.setattr(cards, "find", find)
+    (weights / "ratchet.json").write_text('{"version": "0123456789ab"}')
+    card = {"version": "0123456789ab", "line": "quickstart", "round": 1, "iteration": 5, "stage": "evaluate", "actor": "actor", "parents": []}
+    run = {"run": "r", "weights": "models/kept", "line": "quickstart", "round": 1}
+    cards.add_version(checkout / "registry", {**card, "tokenizer_id": "t", "hashes": {}}, run)
+    champions.set_champion(checkout, "quickstart", "0123456789ab")
     folder = new(checkout, "start=champion")
-    assert asked == [(checkout / "registry", "champion", "quickstart")]
     assert load(folder / "params.yaml").start == "0123456789ab"
     copy = folder / "models" / "start" / "model.safetensors"
     assert copy.read_text() == "weights"
     assert copy.stat().st_mode & 0o200
+    with pytest.raises(RatchetError, match="line 'other' has no champion; did you mean 'quickstart'"):
+        new(checkout, "start=champion", "line=other")
+    (weights / "ratchet.json").unlink()
+    with pytest.raises(RatchetError, match="the weights of version 0123456789ab are no longer here"):
+        new(checkout, "start=champion")
+    assert workspace.list_runs(checkout) == workspace.list_runs(checkout)[:1]
 
 
 def test_here_refuses_a_start_that_moves(checkout: Path) -> None:

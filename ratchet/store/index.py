@@ -1,0 +1,226 @@
+"""The index in SQL: what cards, outbox and the runs' Parquet files hold, for questions over many of them.
+
+Everything is written as delete + insert in one transaction, which every dialect understands, through Core with lists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Connection, Engine, Table, delete, insert, select
+
+from ratchet.episodes.files import read_table
+from ratchet.files import sha256_files, sha256_json
+from ratchet.store.cards import Card, entry_id, read_cards, weights_of
+from ratchet.store.champions import champions
+from ratchet.store.database import open_index
+from ratchet.store.locks import locked
+from ratchet.store.outbox import delivered, pending
+from ratchet.store.tables import BY_CARD, BY_KIND, alerts, checks, decisions, evaluations, files, metadata, steps, versions
+
+HERE = "here"  # run id of the checkout itself as a workspace
+CHUNK = 20_000
+MAX_ACTION_TYPE = 64  # a hostile reply can make its first word as long as it likes
+GLOBS = {
+    "episodes": ("data/*/episodes.parquet", "data/rounds/*/*/episodes.parquet"),
+    "steps": ("data/*/steps.parquet", "data/rounds/*/*/steps.parquet"),
+    "outcomes": (
+        "data/rounds/*/evaluation/select-*.parquet",
+        "data/rounds/*/evaluation/confirm.parquet",
+        "data/rounds/*/decision/champion.parquet",
+        "data/final/warm.parquet",
+        "data/final/champion.parquet",
+    ),
+}
+
+
+def workspaces(root: Path) -> list[tuple[str, Path]]:
+    """(run id, workspace) of every run whose folder is there: `runs/ID`, and the checkout itself as HERE."""
+    runs = root / "runs"
+    found = [(path.name, path) for path in sorted(runs.iterdir()) if path.is_dir()] if runs.is_dir() else []
+    return found + ([(HERE, root)] if (root / "data").is_dir() else [])
+
+
+def rebuild(root: Path) -> dict[str, int]:
+    """Empties the index and fills it from cards, outbox and the runs' files; returns the rows of each table (`ratchet index`)."""
+    engine = open_index(root)
+    with locked(root, "index"), engine.begin() as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(delete(table))
+    index_registry(engine, root)
+    for run_id, workspace in workspaces(root):
+        index_run(engine, workspace, run_id, root)
+    with engine.connect() as connection:
+        counts = {table.name: len(connection.execute(select(list(table.primary_key)[0])).all()) for table in metadata.sorted_tables}
+    engine.dispose()
+    return counts
+
+
+def index_registry(engine: Engine, root: Path) -> None:
+    """Replaces what comes from the cards and the outbox; they are small, so always all of it."""
+    with locked(root, "index"):
+        cards = read_cards(root / "registry")
+        champion_of = champions(root / "registry")
+        waiting, done = pending(root), delivered(root)
+        with engine.begin() as connection:
+            for table in (*reversed(BY_CARD), checks, alerts):
+                connection.execute(delete(table))
+            _insert(connection, versions, [_version_row(root, card, champion_of) for card in cards])
+            _insert(connection, evaluations, [_evaluation_row(card["version"], one) for card in cards for one in card["evaluations"]])
+            _insert(connection, decisions, [_decision_row(card["version"], one) for card in cards for one in card["decisions"]])
+            _insert(connection, checks, _check_rows(cards))
+            _insert(connection, alerts, [_alert_row(event, False) for event in waiting] + [_alert_row(event, True) for event in done])
+
+
+def index_run(engine: Engine, workspace: Path, run_id: str, root: Path | None = None) -> int:
+    """Indexes the workspace's finished episodes, steps and outcomes; returns the rows written.
+
+    A file is known by its content: what is indexed is skipped, what changed is replaced, what is gone is removed. One
+    transaction a file, so a killed call leaves whole files. `root` is the checkout whose lock is taken (default: the
+    workspace's own). Raises RatchetError for a damaged file.
+    """
+    written = 0
+    with locked(root or workspace, "index"):
+        with engine.connect() as connection:
+            known = {row.path: row for row in connection.execute(select(files).where(files.c.run_id == run_id))}
+        found = {str(path.relative_to(workspace)): (kind, path) for kind, path in _parquet_files(workspace)}
+        with engine.begin() as connection:
+            _forget(connection, [known[path].file_id for path in known.keys() - found.keys()])
+        for relative, (kind, path) in sorted(found.items()):
+            written += _index_file(engine, run_id, relative, kind, path, known.get(relative))
+    return written
+
+
+def status(card: Card, champion_of: dict[str, str]) -> str:
+    """`champion` of a line; `archived` once something was decided about it; else `candidate`."""
+    if card["version"] in champion_of.values():
+        return "champion"
+    return "archived" if card["decisions"] else "candidate"
+
+
+def _parquet_files(workspace: Path) -> Iterator[tuple[str, Path]]:
+    for kind, patterns in GLOBS.items():
+        for pattern in patterns:
+            for path in workspace.glob(pattern):
+                yield kind, path
+
+
+def _index_file(engine: Engine, run_id: str, relative: str, kind: str, path: Path, known: Any) -> int:
+    stat = path.stat()
+    if known is not None and (known.size, known.modified) == (stat.st_size, stat.st_mtime_ns):
+        return 0
+    row: dict[str, Any] = {
+        "file_id": sha256_json([run_id, relative])[:12],
+        "run_id": run_id,
+        "path": relative,
+        "kind": kind,
+        "content": sha256_files([path]),
+        "size": stat.st_size,
+        "modified": stat.st_mtime_ns,
+    }
+    if known is not None and known.content == row["content"]:
+        with engine.begin() as connection:
+            connection.execute(files.update().where(files.c.file_id == row["file_id"]).values(modified=stat.st_mtime_ns))
+        return 0
+    target = BY_KIND[kind]
+    table = _columns(path, kind, target)
+    with engine.begin() as connection:
+        _forget(connection, [row["file_id"]])
+        connection.execute(insert(files), row | {"rows": table.num_rows})
+        for batch in table.append_column("file_id", pa.repeat(row["file_id"], table.num_rows)).to_batches(max_chunksize=CHUNK):
+            names, columns = batch.schema.names, [column.to_pylist() for column in batch.columns]
+            _insert(connection, target, [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
+    return table.num_rows
+
+
+def _columns(path: Path, kind: str, target: Table) -> pa.Table:
+    """The file's columns that the index has: texts stay outside, token lists become their lengths."""
+    wanted = [column.name for column in target.columns if column.name not in ("file_id", "row", "n_prompt", "n_reply")]
+    if target is steps:
+        wanted += ["prompt_ids", "reply_ids"]
+    table = read_table(path, kind, wanted)
+    for name, ids in (("n_prompt", "prompt_ids"), ("n_reply", "reply_ids")):
+        if ids in table.column_names:
+            lengths = pc.fill_null(pc.list_value_length(table.column(ids)), 0)
+            table = table.drop_columns([ids]).append_column(name, lengths)
+    if kind == "outcomes":
+        table = table.append_column("row", pa.array(range(table.num_rows), pa.int32()))
+    for i, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            column = pc.replace_substring(table.column(i), "\x00", "\ufffd")  # PostgreSQL has no NUL in texts
+            if field.name == "action_type":
+                column = pc.utf8_slice_codeunits(column, 0, MAX_ACTION_TYPE)
+            table = table.set_column(i, field.name, column)
+    return table
+
+
+def _forget(connection: Connection, file_ids: Iterable[str]) -> None:
+    for file_id in file_ids:
+        connection.execute(delete(files).where(files.c.file_id == file_id))  # its rows go with it (ON DELETE CASCADE)
+
+
+def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _version_row(root: Path, card: Card, champion_of: dict[str, str]) -> dict[str, Any]:
+    folder = weights_of(root, card)
+    hashes = card.get("hashes") or {}
+    return {
+        "version": card["version"],
+        "status": status(card, champion_of),
+        "parents": json.dumps(card.get("parents") or []),
+        "weights": None if folder is None else str(folder.relative_to(root)) if folder.is_relative_to(root) else str(folder),
+        **{f"{name}_hash": hashes.get(name) for name in ("weights", "params", "code")},
+        **{name: card.get(name) for name in ("line", "round", "iteration", "stage", "actor", "tokenizer_id", "created_by", "created_at")},
+    }
+
+
+def _evaluation_row(version: str, entry: dict[str, Any]) -> dict[str, Any]:
+    summary = entry["summary"]
+    measured = ("n", "samples", "errors", "score", "avg_at_k", "pass_hat_k", "steps", "tokens", "invalid_share", "truncated_share")
+    return {
+        "evaluation_id": f"{version}-{entry_id(entry)}",
+        "version": version,
+        "run_id": entry["run"],
+        **{name: entry[name] for name in ("round", "panel", "panel_hash", "outcomes", "at")},
+        **{name: summary.get(name) for name in measured},
+        **{f"success_{name}": summary["success"][name] for name in ("mean", "low", "high")},
+    }
+
+
+def _decision_row(version: str, entry: dict[str, Any]) -> dict[str, Any]:
+    gain = (entry.get("comparison") or {}).get("gain") or {}
+    return {
+        "decision_id": f"{version}-{entry_id(entry)}",
+        "version": version,
+        "run_id": entry["run"],
+        **{name: entry.get(name) for name in ("round", "line", "by", "event", "promoted", "candidate", "champion", "alpha", "stop", "at")},
+        "reasons": json.dumps(entry["reasons"], ensure_ascii=False),
+        **{f"gain_{name}": gain.get(name) for name in ("mean", "low", "high")},
+    }
+
+
+def _check_rows(cards: list[Card]) -> list[dict[str, Any]]:
+    """One row a check of a run's round, although the cards of two versions may tell of it."""
+    rows: dict[str, dict[str, Any]] = {}
+    for card in cards:
+        for entry in card["checks"]:
+            for check in entry["checks"]:
+                row: dict[str, Any] = {"run_id": entry["run"], "round": entry["round"]}
+                row |= {key: check[key] for key in ("name", "severity", "passed", "detail")}
+                row |= {key: None if check[key] is None else str(check[key]) for key in ("observed", "limit")}
+                check_id = sha256_json(row)[:16]
+                rows[check_id] = row | {"check_id": check_id}
+    return [rows[key] for key in sorted(rows)]
+
+
+def _alert_row(event: Any, is_delivered: bool) -> dict[str, Any]:
+    row = {name: getattr(event, name) for name in ("kind", "round", "line", "version", "text", "at")}
+    return row | {"event_id": event.id, "run_id": event.run, "delivered": is_delivered}
