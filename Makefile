@@ -77,7 +77,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	@if ! $(PIP) show --quiet torch 2>/dev/null; then \
 		echo "$$ABOUT_TORCH"; \
 		$(PIP) install --quiet --dry-run --no-deps --report - $(TORCH) 2>/dev/null | $(BIN)/python -c "$$WHICH_TORCH" || true; \
-		echo "Everything else, some 150 packages, is about 500 MB."; \
+		echo "Everything else, some 200 packages, is about 300 MB."; \
 	fi
 	$(PIP) install $(TORCH) -c constraints.txt
 	@touch $@

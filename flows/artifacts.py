@@ -43,4 +43,3 @@ def after_stage(workspace: Path, name: str) -> None:
         text = decision_text(workspace, round_key)
         if text:
             create_markdown_artifact(markdown=f"**{text}**", key=f"decision-{round_key}", description=f"decision of round {round_key}")
-

@@ -1,7 +1,7 @@
 """The `ratchet` command. Input that cannot work ends in one red line and exit code 2; a run that failed or was sealed in 1."""
 
 import sys
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 
-class Panel(str, Enum):
+class Panel(StrEnum):
     """Panels on which versions are compared."""
 
     test = "test"
@@ -63,7 +63,9 @@ def run(
 
 @app.command()
 def runs(
-    remove: Annotated[str | None, typer.Option(metavar="ID", help="Delete a run's workspace; registry and cache keep what they have.")] = None,
+    remove: Annotated[
+        str | None, typer.Option(metavar="ID", help="Delete a run's workspace; registry and cache keep what they have.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the runs of this checkout, or remove one.

@@ -18,6 +18,7 @@ prepare_prefect()
 from prefect import flow, get_client, task  # noqa: E402  (it reads its environment when imported)
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.logging import get_run_logger  # noqa: E402
+from prefect.runtime import flow_run  # noqa: E402
 
 from flows import artifacts, events, workspace  # noqa: E402
 from flows.dag import stage_names  # noqa: E402
@@ -61,7 +62,13 @@ def stage(folder: Path, name: str) -> StageResult:
     return run_stage(folder, name, watching.get().line)
 
 
-@flow(name="evolve", persist_result=False)
+def _run_name() -> str:
+    """The run's id where it is known already, else what it is made from."""
+    given = flow_run.parameters
+    return str(given.get("resume") or given.get("name") or given.get("preset") or (workspace.HERE if given.get("here") else "defaults"))
+
+
+@flow(name="evolve", flow_run_name=_run_name, persist_result=False)
 def evolve(
     preset: str | None = None,
     settings: list[str] | None = None,
@@ -90,11 +97,15 @@ def open_run(root: Path, preset: str | None, settings: list[str], resume: str | 
     """(id, workspace) of a run that is new, resumed, or the checkout's own."""
     if resume is not None:
         if preset or settings or here or name:
-            raise RatchetError("--resume continues a run as it was set up; leave --preset, --set, --here and --name out, or start a new run")
+            raise RatchetError(
+                "--resume continues a run as it was set up; leave --preset, --set, --here and --name out, or start a new run"
+            )
         return resume, (root if resume == workspace.HERE else workspace.find(root, resume))
     if here:
         if preset or settings or name:
-            raise RatchetError("--here runs what params.yaml says; edit it instead of giving --preset, --set or --name, or leave --here out")
+            raise RatchetError(
+                "--here runs what params.yaml says; edit it instead of giving --preset, --set or --name, or leave --here out"
+            )
         return workspace.HERE, workspace.open_here(root)
     params = render_run(root, preset, settings)
     run_id = workspace.new_id(name or params["line"])

@@ -125,7 +125,7 @@ def _environment() -> dict[str, str]:
 
 
 def _read(process: "subprocess.Popen[str]", path: Path, tail: deque[str], on_line: Callable[[str], None]) -> None:
-    assert process.stdout is not None
+    assert process.stdout is not None  # a pipe was asked for
     with path.open("a", encoding="utf-8") as log:
         log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         for raw in process.stdout:

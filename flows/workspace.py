@@ -90,7 +90,9 @@ def open_here(root: Path) -> Path:
     """The checkout as a workspace. Raises RatchetError for params that cannot work, or a `start` that is not written down as an id."""
     settings = load(root / "params.yaml")
     if settings.start == "champion":
-        raise RatchetError("params.yaml: start: champion changes with the registry, and --here does not write params.yaml; write the version's id")
+        raise RatchetError(
+            "params.yaml: start: champion changes with the registry, and --here does not write params.yaml; write the version's id"
+        )
     place_start(root, root, settings.model_dump())
     return root
 
@@ -267,7 +269,9 @@ def _lock(path: Path, timeout: float) -> Iterator[None]:
     try:
         lock.acquire(timeout=timeout)
     except Timeout:
-        raise RatchetError(f"{path.parent.parent}: another run is at work there; wait for it, or start one of its own with `ratchet run`") from None
+        raise RatchetError(
+            f"{path.parent.parent}: another run is at work there; wait for it, or start one of its own with `ratchet run`"
+        ) from None
     try:
         yield
     finally:

@@ -275,7 +275,9 @@ class Settings(Section):
 
     line: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="champions are compared and kept within a line; a plain name")
     seed: int = Field(ge=0, lt=2**31, description="seed of everything random")
-    start: str = Field(pattern=r"^(scratch|champion|[0-9a-f]{12})$", description="scratch, champion (of the line), or a version's id (12 hex)")
+    start: str = Field(
+        pattern=r"^(scratch|champion|[0-9a-f]{12})$", description="scratch, champion (of the line), or a version's id (12 hex)"
+    )
     env: Env = Field(description="benchmark and limits")
     prepare: Prepare = Field(description="games, panels and tokenizer")
     demonstrate: Demonstrate = Field(description="episodes to imitate")

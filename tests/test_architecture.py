@@ -64,7 +64,9 @@ def wrong_imports(room: str, source: str, file: str) -> list[str]:
     forbidden = (set(ROOMS) - ALLOWED[room]) | {"tests", "benchmarks"}
     if room not in ROOMS_WITH_ORCHESTRATION:
         forbidden |= ORCHESTRATION
-    return [f"{file}:{line} imports {module}" for line, module in imports(source) if module.split(".")[0] in forbidden or module.startswith(".")]
+    return [
+        f"{file}:{line} imports {module}" for line, module in imports(source) if module.split(".")[0] in forbidden or module.startswith(".")
+    ]
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -26,6 +26,7 @@ class LocalEngine:
     def __init__(self, model: Any, *, slots: int, length: int, end: int, pad: int) -> None:
         """`length` bounds an episode's tokens, `end` stops a reply, `pad` fills up."""
         self.model = model.eval()
+        self.device = next(model.parameters()).device
         self.slots = max(slots, SMALLEST_BATCH)
         self.length, self.end, self.pad = length, end, pad
         self.cache = SlotCache(self.slots, length + 1)  # the last place takes what padded rows write
@@ -65,7 +66,7 @@ class LocalEngine:
             tokens = np.full((len(rows), width), self.pad, dtype=np.int64)
             for line, index in enumerate(chosen):
                 tokens[line, : sizes[index]] = fresh[index]
-            hidden = self._forward(rows, torch.from_numpy(tokens))
+            hidden = self._forward(rows, len(chosen), tokens)
             last = hidden[torch.arange(len(chosen)), torch.from_numpy(sizes[chosen] - 1)]
             logits = self._logits(last)
             if out is None:
@@ -82,11 +83,13 @@ class LocalEngine:
         others = np.setdiff1d(np.arange(self.slots), rows)[: SMALLEST_BATCH - len(rows)]
         return np.concatenate([rows, others])
 
-    def _forward(self, rows: np.ndarray, tokens: Tensor) -> Tensor:
-        """Hidden states [b, n, width] of tokens [b, n] placed behind what the rows' slots hold."""
+    def _forward(self, rows: np.ndarray, real: int, tokens: np.ndarray) -> Tensor:
+        """Hidden states [b, n, width] of tokens [b, n] placed behind what the rows' slots hold; rows from `real` on only pad."""
         everyone = len(rows) == self.slots and bool((rows == np.arange(self.slots)).all())
-        self.cache.place(None if everyone else torch.from_numpy(rows), torch.from_numpy(self.used[rows]), tokens.shape[1])
-        out = self.model.model(input_ids=tokens, position_ids=self.cache.positions, use_cache=False, layout=self.cache)
+        place = None if everyone else torch.from_numpy(rows).to(self.device)
+        self.cache.place(place, torch.from_numpy(self.used[rows]).to(self.device), tokens.shape[1], real)
+        ids = torch.from_numpy(tokens).to(self.device)
+        out = self.model.model(input_ids=ids, position_ids=self.cache.positions, use_cache=False, layout=self.cache)
         return out.last_hidden_state
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -106,7 +109,7 @@ class LocalEngine:
         batch = np.arange(count)  # rows that the model computes, a superset of `running` until it is compacted
         for _ in range(longest):
             token, logprob, spread = sample(logits, keys[batch], self.used[slots[batch]], temperature)
-            token, logprob, spread = token.numpy(), logprob.numpy(), spread.numpy()
+            token, logprob, spread = token.cpu().numpy(), logprob.cpu().numpy(), spread.cpu().numpy()
             live = np.isin(batch, running, assume_unique=True)
             at = batch[live]
             ids[at, lengths[at]] = token[live]
@@ -125,7 +128,7 @@ class LocalEngine:
             feed = np.full((len(rows), 1), self.pad, dtype=np.int64)
             inside = np.isin(batch, running, assume_unique=True)
             feed[: len(batch), 0][inside] = ids[running, lengths[running] - 1]
-            hidden = self._forward(rows, torch.from_numpy(feed))
+            hidden = self._forward(rows, len(batch), feed)
             logits = self._logits(hidden[: len(batch), 0])
             self.used[slots[running]] += 1
         return [
@@ -145,7 +148,7 @@ def sample(logits: Tensor, keys: np.ndarray, positions: np.ndarray, temperature:
     if temperature == 0:
         token = logits.argmax(-1)
     else:
-        noise = torch.from_numpy(uniforms(keys, positions))[:, None]
+        noise = torch.from_numpy(uniforms(keys, positions)).to(logits.device)[:, None]
         mass = probability.double().cumsum(-1)
         token = torch.searchsorted(mass, noise * mass[:, -1:], right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
     spread = -(probability * logp.nan_to_num(neginf=0.0)).sum(-1)

@@ -39,13 +39,13 @@ def read_table(path: Path, kind: str, columns: list[str] | None = None) -> pa.Ta
         if found != kind:
             raise RatchetError(f"{path}: holds {found or 'no Ratchet table'}, expected {kind}; check the path")
         table = pq.read_table(path, columns=columns)
+        # Parquet calls the entries of lists `element`, Arrow `item`: what is read is what was written.
+        return table.cast(pa.schema([KINDS[kind].field(name) for name in table.column_names]))
     except FileNotFoundError:
         raise RatchetError(f"{path}: no such file; run the stage that writes it (`ratchet run` or `dvc repro`)") from None
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise RatchetError(f"{path}: damaged Parquet file ({reason}); delete it and run its stage again") from None
-    # Parquet calls the entries of lists `element`, Arrow `item`: what is read is what was written.
-    return table.cast(pa.schema([KINDS[kind].field(name) for name in table.column_names]))
 
 
 def table_of(kind: str, rows: list[dict]) -> pa.Table:

@@ -75,10 +75,10 @@ class Template:
         return self.tokenizer._tokenizer.decode_batch(bare, skip_special_tokens=False)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        # Special tokens written as text by an environment or a person must stay text.
         backend = self.tokenizer._tokenizer
-        safe = [text.replace("<", "‹") if any(mark in text for mark in SPECIAL_TOKENS.values()) else text for text in texts]
-        return [encoding.ids for encoding in backend.encode_batch_fast(safe, add_special_tokens=False)]
+        # Special tokens written as text by an environment or a person must stay text. Set each time: transformers sets it too.
+        backend.encode_special_tokens = True
+        return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
 def load_template(folder: Path) -> Template:
@@ -93,6 +93,8 @@ def load_template(folder: Path) -> Template:
     if not file.is_file():
         raise RatchetError(f"{folder}: no tokenizer.json; give a Hugging Face folder with a fast tokenizer")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    tokenizer._tokenizer.no_truncation()  # a tokenizer.json may carry both; an episode is never cut or filled up
+    tokenizer._tokenizer.no_padding()
     tokenizer_id = sha256_files([file])[:12]
     vocabulary = tokenizer.get_vocab()
     if all(mark in vocabulary for mark in SPECIAL_TOKENS.values()):

@@ -23,6 +23,7 @@ SEED = 20260101  # one seed everywhere, so that the command line prints what the
 LEVEL = 0.95
 RESAMPLES = 10_000
 MOST_RESAMPLES = 200_000
+STRATUM_RESAMPLES = 20_000  # at most: a stratum's interval serves as a limit on losses
 MIN_CLUSTERS = 6  # with fewer, no share of sign flips is below 1/2^5 = 3 %
 CHUNK = 1_000_000  # drawn weights held at once
 
@@ -74,7 +75,7 @@ def compare(
         "p_not_better": gain.p_not_better,
         "flips": _flips(a, b, kept),
         "by_stratum": {
-            str(name): _stratum(a, b, gaps, kept & (a.strata == name), str(name), tail, gain.resamples, seed)
+            str(name): _stratum(a, b, gaps, kept & (a.strata == name), str(name), tail, min(gain.resamples, STRATUM_RESAMPLES), seed)
             for name in np.unique(a.strata[kept])
         },
         "resamples": gain.resamples,

@@ -18,6 +18,9 @@ from ratchet.learners.batches import REPLY, Micro, Sequence, micro_batch, pack
 from ratchet.learners.optimizers import make_optimizers, set_lr
 from ratchet.losses.base import Term
 
+EXPLODED = 1e4  # a gradient norm above it is no step worth taking, clipped or not
+
+
 class Scorer(torch.nn.Module):
     """The model as the learner calls it: packed tokens in, log-probs of the loss tokens out. One forward through one
     module, so that data-parallel wrappers see every parameter."""
@@ -35,12 +38,12 @@ class Scorer(torch.nn.Module):
         return -torch.nn.functional.cross_entropy(logits, micro.target, reduction="none")
 
 
-EXPLODED = 1e4  # a gradient norm above it is no step worth taking, clipped or not
-
-
 @dataclass
 class Update:
-    """What one optimiser step did. `metrics`: each term's value, its own metrics, `grad_norm` before clipping."""
+    """What one optimiser step did. `metrics`: each term's value, its own metrics, `grad_norm` before clipping.
+
+    `skipped`: the gradient was not finite or exploded. A batch of silent groups alone takes no step and is not skipped.
+    """
 
     metrics: dict[str, float]
     skipped: bool
@@ -91,7 +94,14 @@ class ActorLearner:
                 for name, value in {term.name: mean, **{k: v / denominators[term.name] for k, v in metrics.items()}}.items():
                     sums[name] = sums.get(name, 0.0) + float(value.detach())
             self.accelerator.backward(loss * processes)  # data-parallel wrappers average over processes
-        return self._step(sums, lr)
+        return self._step(self._over_processes(sums), lr)
+
+    def _over_processes(self, sums: dict[str, float]) -> dict[str, float]:
+        """Every process has seen its own micro-batches; the metrics are of the whole batch."""
+        if self.accelerator.num_processes == 1 or not sums:
+            return sums
+        values = torch.tensor(list(sums.values()), device=self.accelerator.device)
+        return dict(zip(sums, self.accelerator.reduce(values, "sum").tolist(), strict=True))
 
     def _micro_batches(self, batch: Seq[Sequence]) -> list[Micro]:
         """This process's micro-batches; every process gets equally many, so that collective calls meet."""
@@ -106,8 +116,8 @@ class ActorLearner:
     def _step(self, sums: dict[str, float], lr: float) -> Update:
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = float(self.accelerator.clip_grad_norm_(parameters, self.max_grad_norm)) if parameters else 0.0
-        skipped = not parameters or not np.isfinite(norm) or norm > EXPLODED
-        if not skipped:
+        skipped = not np.isfinite(norm) or norm > EXPLODED
+        if parameters and not skipped:
             set_lr(self.optimizers, lr)
             for optimizer in self.optimizers:
                 optimizer.step()

@@ -38,13 +38,22 @@ def save_checkpoint(folder: Path, model: Any, optimizers: list[Any], progress: d
 def load_checkpoint(folder: Path, model: Any, optimizers: list[Any]) -> dict[str, Any] | None:
     """Restores what `save_checkpoint` wrote and returns its progress; None where there is none (or only its predecessor's
     half-finished swap, which is then put back)."""
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError
 
     old = folder.with_name(f".{folder.name}.old")
     if not folder.exists() and old.exists():
         os.replace(old, folder)
     if not folder.exists():
         return None
+    try:
+        return _restore(folder, model, optimizers)
+    except (SafetensorError, OSError) as error:
+        raise RatchetError(f"{folder}: a damaged checkpoint ({error}); delete the folder to start this stage anew") from error
+
+
+def _restore(folder: Path, model: Any, optimizers: list[Any]) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
     state = load_file(str(folder / "model.safetensors"))
     own = model.state_dict()
     if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in own.items()}:

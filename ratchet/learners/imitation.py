@@ -87,7 +87,8 @@ def imitate(
         result.steps += 1
         result.tokens += sum(len(one.ids) for one in batch)
         result.skipped_steps += update.skipped
-        if result.steps % settings.log_every == 0 or result.tokens >= settings.tokens:
+        # A skipped step's infinities are no point of a curve (nor of a JSON file); it is counted.
+        if not update.skipped and (result.steps % settings.log_every == 0 or result.tokens >= settings.tokens):
             point = {
                 "tokens": result.tokens,
                 "loss": update.metrics["likelihood"],
@@ -98,7 +99,8 @@ def imitate(
             result.curve.append(point)
             progress(result.tokens, settings.tokens, point)
         if result.steps % settings.checkpoint_every == 0:
-            result.curve[-1]["held_out_loss"] = held_out_loss(learner, held_out)
+            if result.curve:
+                result.curve[-1]["held_out_loss"] = held_out_loss(learner, held_out)
             save_checkpoint(scratch / "checkpoint", learner.model, learner.optimizers, vars(result))
     result.held_out_loss = held_out_loss(learner, held_out)
     if result.curve:

@@ -50,8 +50,14 @@ def learn(learner: ActorLearner, batch: Credited, *, steps: int, lr: float, refe
     difference = agreement(learner, batch.sequences)
     updates = [learner.update(part, lr) for part in minibatches(batch.sequences, steps)]
     names = sorted({name for update in updates for name in update.metrics})
-    means = {name: float(np.mean([update.metrics.get(name, 0.0) for update in updates])) for name in names}
+    means = {name: _mean([update.metrics.get(name, 0.0) for update in updates]) for name in names}
     return {**means, **difference, "skipped_steps": sum(update.skipped for update in updates)}
+
+
+def _mean(values: list[float]) -> float:
+    """Of the finite ones: a skipped step is counted, its infinities must not hide the others' means (nor enter a JSON file)."""
+    finite = [value for value in values if np.isfinite(value)]
+    return float(np.mean(finite)) if finite else 0.0
 
 
 def agreement(learner: ActorLearner, sequences: list[Sequence], most: int = 8) -> dict[str, float]:

@@ -20,11 +20,11 @@ IGNORED = -100  # label of a token without loss
 
 
 def rows(sequences: Seq[Sequence]) -> list[dict[str, list[int]]]:
-    """TRL's tokenised rows: `input_ids` and `completion_mask` with the replies' tokens, the first token excepted."""
+    """TRL's prepared rows: `input_ids`, and `labels` on the replies' tokens alone, the first token excepted."""
     out = []
     for one in sequences:
         mask = (one.role == REPLY) & (np.arange(len(one.ids)) > 0)
-        out.append({"input_ids": one.ids.tolist(), "completion_mask": mask.astype(int).tolist()})
+        out.append({"input_ids": one.ids.tolist(), "labels": np.where(mask, one.ids, IGNORED).tolist()})
     return out
 
 
@@ -55,7 +55,7 @@ def make_trainer(model: Any, template: Template, train: Seq[Sequence], settings:
         save_strategy="no",
         use_cpu=cpu,
         bf16=not cpu,
-        gradient_checkpointing=False,
+        activation_checkpointing=False,
         dataset_kwargs={"skip_prepare_dataset": True},
         disable_tqdm=True,
         **overrides,

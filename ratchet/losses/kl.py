@@ -25,6 +25,8 @@ class ReferenceKL:
         self.weight = weight
 
     def denominator(self, batch: Seq[Sequence]) -> float:
+        if any(one.reference_logprobs is None for one in batch):
+            raise ValueError("the KL term needs reference_logprobs in every sequence")
         return float(sum(one.n_reply for one in batch))
 
     def numerator(self, logp: Tensor, micro: Micro) -> tuple[Tensor, dict[str, Tensor]]:

@@ -60,7 +60,7 @@ class Packed:
 class SlotCache:
     """Keys and values of B running episodes, one slot each, kept across turns.
 
-    `place(rows, start, width)` says which slots the next forward call writes and from which position on; padded
+    `place(rows, start, width, real)` says which slots the next forward call writes and from which position on; padded
     positions lie behind a row's end, where the next call writes over them and no query can see them.
     """
 
@@ -70,16 +70,17 @@ class SlotCache:
     values: list[Tensor] = field(default_factory=list)
     rows: Tensor | None = None  # [b] slots of this call; None = all, in order
     positions: Tensor = field(default_factory=lambda: torch.empty(0))  # [b, n] positions of the new tokens
-    visible: int = 0  # keys that any query of this call may see
+    visible: int = 0  # keys that any query of this call's real rows may see
     bias: Tensor = field(default_factory=lambda: torch.empty(0))  # [b, 1, n, visible] 0 or −inf
 
-    def place(self, rows: Tensor | None, start: Tensor, width: int, dtype: torch.dtype = torch.float32) -> None:
+    def place(self, rows: Tensor | None, start: Tensor, width: int, real: int) -> None:
+        """The first `real` rows decide how many keys are read: bits must not depend on what the rows that only pad hold."""
         self.rows = rows
         self.positions = start[:, None] + torch.arange(width, device=start.device)[None, :]
-        self.visible = min(int(self.positions.max()) + 1, self.length)
+        self.visible = min(int(self.positions[:real].max()) + 1, self.length)
         self.positions = self.positions.clamp(max=self.length - 1)
         seen = torch.arange(self.visible, device=start.device)[None, None, None, :] <= self.positions[:, None, :, None]
-        self.bias = torch.zeros(seen.shape, dtype=dtype, device=start.device).masked_fill_(~seen, float("-inf"))
+        self.bias = torch.zeros(seen.shape, device=start.device).masked_fill_(~seen, float("-inf"))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [b, H, n, D], key and value [b, K, n, D] → [b, n, H, D]; writes the new keys and values first."""
@@ -100,7 +101,7 @@ class SlotCache:
         grouped = query.reshape(rows_n, kv_heads, (heads // kv_heads) * width, size)
         scores = torch.matmul(grouped * scale, seen_k.transpose(2, 3))
         scores = scores.view(rows_n, kv_heads, heads // kv_heads, width, -1) + self.bias[:, :, None]
-        mixed = torch.matmul(torch.softmax(scores, -1).view(rows_n, kv_heads, -1, self.visible), seen_v)
+        mixed = torch.matmul(torch.softmax(scores, -1).to(seen_v.dtype).view(rows_n, kv_heads, -1, self.visible), seen_v)
         return mixed.view(rows_n, heads, width, size).transpose(1, 2)
 
 
@@ -113,11 +114,14 @@ def attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     layout: Packed | SlotCache | None = None,
-    **_: object,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """The function that transformers calls in every layer; `layout` comes from the caller of the model's forward."""
     if layout is None:
         raise ValueError("attention implementation 'ratchet' needs layout=Packed(...) or SlotCache(...) in the forward call")
+    for name in ("sliding_window", "softcap", "s_aux"):
+        if options.get(name) is not None:
+            raise NotImplementedError(f"attention implementation 'ratchet' does not compute `{name}`; set it to null in the model's config.json")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(layout, SlotCache):
         return layout.attend(int(module.layer_idx), query, key, value, scale), None  # type: ignore[arg-type]

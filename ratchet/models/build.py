@@ -46,6 +46,7 @@ def from_scratch(
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """A causal LM of a Hugging Face folder with our attention. Raises RatchetError where weights or config are missing."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -56,11 +57,13 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     if not any(folder.glob("*.safetensors")):
         raise RatchetError(f"{folder}: no weights (*.safetensors); export the model with save_pretrained, or give another folder")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(folder), local_files_only=True, dtype=dtype, attn_implementation=attention.NAME
+        model, info = AutoModelForCausalLM.from_pretrained(
+            str(folder), local_files_only=True, dtype=dtype, attn_implementation=attention.NAME, output_loading_info=True
         )
-    except (ValueError, OSError, RuntimeError, KeyError) as error:
+    except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
         raise RatchetError(f"{folder}: cannot be loaded as a causal language model ({str(error).splitlines()[0]})") from error
+    if missing := sorted(info["missing_keys"]):  # transformers fills these up with random numbers
+        raise RatchetError(f"{folder}: {len(missing)} weights are missing, {missing[0]} the first; export the model anew with save_pretrained")
     return model
 
 

@@ -58,7 +58,8 @@ class LanguageModelPolicy:
         )
         texts = self.template.decode_replies([one.ids for one in written])
         for index, one, text in zip(playing, written, texts, strict=True):
-            action, format_ok = parse_reply(text)
+            # A reply that was cut before its end holds no action: what stands there is the beginning of one.
+            action, format_ok = parse_reply(text) if one.ids[-1] == self.template.end else ("", False)
             replies[index] = Reply(text, action, format_ok, new[index], one.ids, one.logprobs, one.entropy, "generated")
             self._used[rows[index]] += len(new[index]) + len(one.ids)
         return replies

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Connection, Engine, Table, delete, insert, select
+from sqlalchemy import Connection, Engine, Table, delete, func, insert, select
 
 from ratchet.episodes.files import read_table
 from ratchet.files import sha256_files, sha256_json
@@ -56,7 +56,7 @@ def rebuild(root: Path) -> dict[str, int]:
     for run_id, workspace in workspaces(root):
         index_run(engine, workspace, run_id, root)
     with engine.connect() as connection:
-        counts = {table.name: len(connection.execute(select(list(table.primary_key)[0])).all()) for table in metadata.sorted_tables}
+        counts = {table.name: connection.execute(select(func.count()).select_from(table)).scalar_one() for table in metadata.sorted_tables}
     engine.dispose()
     return counts
 
@@ -111,6 +111,8 @@ def _parquet_files(workspace: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _index_file(engine: Engine, run_id: str, relative: str, kind: str, path: Path, known: Any) -> int:
+    if not path.is_file():
+        return 0  # its stage has begun again since the folder was listed; the next call finds the new file
     stat = path.stat()
     if known is not None and (known.size, known.modified) == (stat.st_size, stat.st_mtime_ns):
         return 0

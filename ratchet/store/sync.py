@@ -51,7 +51,8 @@ def events_of(workspace: Path, run_id: str) -> list[Event]:
     checked = dict(outs.verdicts(workspace))
     events = []
     for k in sorted(decided.keys() | checked.keys()):
-        verdicts = [one for one in (checked.get(k), (decided.get(k) or {}).get("checks")) if one]
+        record = decided.get(k, {})
+        verdicts = [one for one in (checked.get(k), record.get("checks"), record.get("evaluation_checks")) if one]
         failed = [check for one in verdicts for check in one["checks"] if check["severity"] == "fail" and not check["passed"]]
         events += [_check_event(run_id, k, check) for check in sorted(failed, key=lambda check: check["name"])]
         if k in decided and decided[k]["event"] in SPOKEN:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ratchet.errors import RatchetError
-from ratchet.evaluation.compare import compare
+from ratchet.evaluation.compare import bootstrap, compare
 from ratchet.evaluation.promotion import decide, level_of, spending
 from tests.evaluation.fabricate import outcomes
 
@@ -54,18 +54,16 @@ def test_what_all_rounds_spend_is_alpha() -> None:
 
 def test_runs_in_which_nothing_changes_promote_within_alpha() -> None:
     """Each run: 3 rounds, each with a new candidate as good as the champion; scenes favour one or the other at random."""
-    rng, runs, rounds, false = np.random.default_rng(3), 300, 3, 0
-    level = level_of(spending(0.05, rounds, 1))
-    scenes = np.arange(96) % 12
+    rng, runs, rounds, false = np.random.default_rng(3), 400, 3, 0
+    tail = spending(0.05, rounds, 1)
+    scenes = np.arange(240) % 12
     for _ in range(runs):
-        champion = rng.random(96) < 0.5
-        a = outcomes("a", champion)
+        champion = rng.random(240) < 0.5
         for k in range(rounds):
-            flip = rng.random(96) < 0.25
             favour = np.clip(0.5 + rng.normal(0, 0.15, 12), 0, 1)[scenes]
-            candidate = np.where(flip, rng.random(96) < favour, champion)
-            candidate_rows = outcomes("b", candidate)
-            if decide(compare(a, candidate_rows, level=level, resamples=500, seed=k), 1.0).promoted:
+            candidate = np.where(rng.random(240) < 0.25, rng.random(240) < favour, champion)
+            gain = bootstrap(candidate.astype(float) - champion, scenes, tail, 500, k)
+            if decide(comparison(gain.low, gain.high), max_stratum_loss=0.15).promoted:
                 false += 1
                 break
     assert false / runs <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / runs)

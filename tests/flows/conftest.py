@@ -45,7 +45,7 @@ stages:
     deps: [stage.py, reports/report.html, waivers.yaml]
     outs: [reports/seal.json]
 """
-STAGE_PY = '''
+STAGE_PY = """
 import json, os, subprocess, sys, time
 name, out = sys.argv[1:]
 stage, _, key = name.partition("-")
@@ -71,7 +71,7 @@ os.makedirs(os.path.dirname(where), exist_ok=True)
 json.dump(values.get(stage, {}), open(where, "w"))
 if stage == "seal" and "bad" in open("waivers.yaml").read():
     sys.exit("seal: not sealed, failed checks: invalid_share; look at reports/report.html")
-'''
+"""
 
 
 def run_git(folder: Path, *arguments: str) -> str:

@@ -57,7 +57,9 @@ def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(
     assert said in err
 
 
-@pytest.mark.parametrize(("arguments", "said"), [(["rum"], "Did you mean 'run'?"), (["run", "--presett", "a"], "--preset"), (["waive"], "check")])
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["rum"], "Did you mean 'run'?"), (["run", "--presett", "a"], "--preset"), (["waive"], "check")]
+)
 def test_a_mistyped_command_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
     code, _, err = call(capsys, *arguments)
     assert code == 2

@@ -252,7 +252,7 @@ def wait_for_event(event: outbox.Event) -> dict[str, Any]:
     raise AssertionError("Prefect does not have the event")
 
 
-def start_cli(checkout: Path, api: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
+def start_cli(checkout: Path, api: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
     return subprocess.Popen(
         [*CLI, *arguments],
@@ -265,7 +265,7 @@ def start_cli(checkout: Path, api: dict[str, str], *arguments: str) -> "subproce
     )
 
 
-def wait_for(path: Path, process: "subprocess.Popen[str]", seconds: float = 60) -> str:
+def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 60) -> str:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         if path.is_file() and (text := path.read_text()):
@@ -279,7 +279,7 @@ def is_alive(pid: str) -> bool:
     return path.is_file() and path.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def hanging_run(checkout: Path, api: dict[str, str]) -> tuple["subprocess.Popen[str]", list[str]]:
+def hanging_run(checkout: Path, api: dict[str, str]) -> tuple[subprocess.Popen[str], list[str]]:
     """A run in the checkout that hangs in `prepare`, and the processes of that stage."""
     (checkout / "hang-prepare").write_text("")
     process = start_cli(checkout, api, "run", "--here")

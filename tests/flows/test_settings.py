@@ -94,7 +94,7 @@ def test_rounds_out_of_step_are_refused_with_the_way_out(params: dict[str, Any],
         load(path)
     assert said in str(caught.value)
     assert str(path) in str(caught.value)
-    assert key == "rounds" and value == 3 or "`ratchet render`" in str(caught.value)
+    assert (key == "rounds" and value == 3) or "`ratchet render`" in str(caught.value)
 
 
 def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:

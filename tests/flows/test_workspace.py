@@ -95,7 +95,7 @@ def test_dvc_shares_the_cache_and_outs_stay_usable(checkout: Path) -> None:
 
 
 def test_remotes_and_a_cache_elsewhere_are_taken_over(checkout: Path, tmp_path: Path) -> None:
-    (checkout / ".dvc" / "config.local").write_text(f'[cache]\n    dir = {tmp_path}/elsewhere\n[\'remote "team"\']\n    password = a%b\n')
+    (checkout / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {tmp_path}/elsewhere\n['remote \"team\"']\n    password = a%b\n")
     text = (new(checkout) / ".dvc" / "config.local").read_text()
     assert f"dir = {tmp_path}/elsewhere" in text
     assert "password = a%b" in text
@@ -164,7 +164,15 @@ def test_a_start_becomes_a_concrete_version_with_its_weights(checkout: Path) -> 
     (weights / "model.safetensors").write_text("weights")
     (weights / "model.safetensors").chmod(0o444)
     (weights / "ratchet.json").write_text('{"version": "0123456789ab"}')
-    card = {"version": "0123456789ab", "line": "quickstart", "round": 1, "iteration": 5, "stage": "evaluate", "actor": "actor", "parents": []}
+    card = {
+        "version": "0123456789ab",
+        "line": "quickstart",
+        "round": 1,
+        "iteration": 5,
+        "stage": "evaluate",
+        "actor": "actor",
+        "parents": [],
+    }
     run = {"run": "r", "weights": "models/kept", "line": "quickstart", "round": 1}
     cards.add_version(checkout / "registry", {**card, "tokenizer_id": "t", "hashes": {}}, run)
     champions.set_champion(checkout, "quickstart", "0123456789ab")

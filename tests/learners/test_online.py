@@ -1,0 +1,103 @@
+"""An online iteration: credit reaches the steps, errors are left out, what is silent is counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from ratchet.episodes.files import table_of
+from ratchet.learners.actor import ActorLearner
+from ratchet.learners.batches import REPLY
+from ratchet.learners.online import agreement, credited, learn, minibatches
+from ratchet.losses.clipped_surrogate import ClippedSurrogate
+from tests.models import tiny
+
+
+def tables(outcomes: dict[str, list[Any]]) -> tuple[pa.Table, pa.Table]:
+    """`outcomes`: by group the scores of its episodes; a text is an error."""
+    rng = np.random.default_rng(0)
+    episodes, steps = [], []
+    for group, scores in outcomes.items():
+        for sample, score in enumerate(scores):
+            name, n = f"{group}{sample}", int(rng.integers(1, 4))
+            failed = isinstance(score, str)
+            episodes.append({"episode_id": name, "group_id": group, "n_steps": n, "solved": score == 1.0, "score": 0.0 if failed else score,
+                             "error": score if failed else None})
+            for t in range(n):
+                reply = rng.integers(5, 60, 4).tolist()
+                steps.append({"episode_id": name, "t": t, "prompt_ids": rng.integers(5, 60, 3).tolist(), "reply_ids": reply, "logprobs": [-4.0] * 4})
+    return table_of("episodes", episodes), table_of("steps", steps)
+
+
+def learner() -> ActorLearner:
+    return ActorLearner(tiny.model(), [ClippedSurrogate(low=0.2, high=0.28)], optimizer="adamw", batch_tokens=500, max_grad_norm=1.0)
+
+
+OUTCOMES = {"a": [1.0, 0.0, 0.5], "b": [0.2, 0.2], "c": [1.0, "crash: x", 0.0], "d": ["crash: y"]}
+
+
+def test_errors_are_left_out_and_groups_without_spread_are_silent_and_counted() -> None:
+    found = credited(*tables(OUTCOMES), credit="grpo", reward="solved")
+    assert [one.episode_id for one in found.sequences] == ["a0", "a1", "a2", "b0", "b1", "c0", "c2"]
+    assert [one.episode_id for one in found.sequences if one.silent] == ["b0", "b1"]
+    assert (found.groups, found.zero_variance_groups) == (3, 1)
+    by = {one.episode_id: one.advantages for one in found.sequences}
+    assert (by["a0"] > 0).all() and (by["a1"] < 0).all() and not by["b0"].any()
+    np.testing.assert_allclose([by["c0"][0], by["c2"][0]], [1, -1], rtol=1e-5)  # the crashed one is no zero
+
+
+def test_the_reward_is_the_setting() -> None:
+    by_score = {one.episode_id: one.advantages[0] for one in credited(*tables(OUTCOMES), credit="grpo", reward="score").sequences}
+    by_outcome = {one.episode_id: one.advantages[0] for one in credited(*tables(OUTCOMES), credit="grpo", reward="solved").sequences}
+    assert abs(by_score["a2"]) < 1e-6 and by_outcome["a2"] == by_outcome["a1"]
+
+
+def test_minibatches_deal_every_episode_once() -> None:
+    sequences = tiny.sequences(7)
+    for steps in (1, 2, 3, 7, 20):
+        parts = minibatches(sequences, steps)
+        assert len(parts) == min(steps, 7) and sorted(one.episode_id for part in parts for one in part) == sorted(one.episode_id for one in sequences)
+
+
+def test_learning_moves_towards_what_won_and_reports() -> None:
+    batch, one = credited(*tables(OUTCOMES), credit="grpo", reward="solved"), learner()
+    before = one.logprobs(batch.sequences)
+    for sequence in batch.sequences:
+        sequence.old_logprobs = before[sequence.episode_id]
+    metrics = learn(one, batch, steps=2, lr=1e-3, reference=None)
+    assert metrics["logprob_max_diff"] == 0 and metrics["skipped_steps"] == 0
+    gain = {name: (values - before[name]).sum() for name, values in one.logprobs(batch.sequences).items()}
+    assert gain["a0"] > 0 > gain["a1"] and gain["c0"] > 0 > gain["c2"]
+
+
+def test_the_samplers_disagreement_is_measured_on_reply_tokens() -> None:
+    batch, one = credited(*tables(OUTCOMES), credit="grpo", reward="solved"), learner()
+    for sequence in batch.sequences:
+        sequence.old_logprobs = one.logprobs([sequence])[sequence.episode_id] + np.float32(0.25) * (sequence.role != REPLY)
+    assert agreement(one, batch.sequences)["logprob_max_diff"] < 1e-5
+    batch.sequences[0].old_logprobs[batch.sequences[0].role == REPLY] += 0.5
+    np.testing.assert_allclose(agreement(one, batch.sequences)["logprob_max_diff"], 0.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_a_skipped_step_is_counted_and_its_metrics_can_be_written(bad: float) -> None:
+    batch, one = credited(*tables(OUTCOMES), credit="grpo", reward="solved"), learner()
+    batch.sequences[0].advantages[:] = bad
+    metrics = learn(one, batch, steps=2, lr=1e-3, reference=None)
+    assert metrics["skipped_steps"] == 1
+    assert metrics["grad_norm"] > 0
+    json.dumps(metrics, allow_nan=False)
+    assert all(bool(torch.isfinite(value).all()) for value in tiny.weights(one.model).values())
+
+
+def test_an_iteration_of_silent_groups_changes_nothing_and_skips_nothing() -> None:
+    batch, one = credited(*tables({"a": [1.0, 1.0], "b": [0.0, 0.0]}), credit="grpo", reward="solved"), learner()
+    before = tiny.weights(one.model)
+    metrics = learn(one, batch, steps=2, lr=1e-3, reference=None)
+    assert metrics["skipped_steps"] == 0 and batch.zero_variance_groups == batch.groups == 2
+    assert all(torch.equal(value, before[name]) for name, value in tiny.weights(one.model).items())
