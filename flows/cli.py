@@ -64,7 +64,7 @@ def run(
 @app.command()
 def runs(
     remove: Annotated[
-        str | None, typer.Option(metavar="ID", help="Delete a run's workspace; registry and cache keep what they have.")
+        str | None, typer.Option(metavar="ID", help="Delete a run's workspace; not while it runs or holds a champion's weights.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -204,7 +204,9 @@ def show(rows: list[dict[str, Any]], columns: list[str], json: bool, nothing: st
     for row in rows:
         table.add_row(*(str(row.get(column, "")) for column in columns))
     console = Console()
-    console.print(table, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    if not console.is_terminal:
+        console = Console(width=240)  # a pipe has no width, and nothing in it should be cut
+    console.print(table, highlight=False, markup=False)
 
 
 def _show_outcome(view: Any, folder: Path) -> None:

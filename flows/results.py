@@ -46,8 +46,6 @@ def decision_text(workspace: Path, key: str) -> str | None:
     value = read_json(path)
     champion = value["champion"]
     said = f"round {value['round']}: {value['event']}, champion {champion['version']} of round {champion['round']}"
-    if value.get("comparison"):
-        said += f", gain on confirm {percent(value['comparison']['gain'], signed=True)}"
     why = "; ".join([*value.get("reasons", []), *([f"stopped: {value['stop']}"] if value.get("stop") else [])])
     return f"{said} ({why})" if why else said
 

@@ -45,7 +45,7 @@ class PlainView(View):
 
     def stage_ends(self, result: StageResult) -> None:
         did = _DID.get(result.state, result.state)
-        self._say(f"    {result.name} done in {duration(result.seconds)}{f' ({did})' if did else ''}")
+        self._say(f"    took {duration(result.seconds)}{f' ({did})' if did else ''}")
 
     def end(self, outcome: Outcome) -> None:
         for name, value in outcome_rows(outcome):

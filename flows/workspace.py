@@ -113,11 +113,28 @@ def list_runs(root: Path) -> list[Run]:
 
 
 def remove(root: Path, run_id: str) -> None:
-    """Deletes a workspace and git's note of it; the shared cache and the registry keep what they have. Refused while it runs."""
+    """Deletes a workspace and git's note of it. Refused while it runs, and where a line's champion has its weights there."""
     workspace = find(root, run_id)
+    for line, version in _champions_in(root, workspace).items():
+        raise RatchetError(
+            f"{run_id}: holds the weights of {version}, champion of line {line}; it goes when another run's version is champion, "
+            f"or by hand, `git worktree remove --force {workspace}`"
+        )
     with running(workspace):
         pass
     _discard(root, workspace)
+
+
+def _champions_in(root: Path, workspace: Path) -> dict[str, str]:
+    """{line: version} of champions whose weights are in `workspace`."""
+    from ratchet.store import cards, champions
+
+    found = {}
+    for line, version in champions.champions(root / "registry").items():
+        weights = cards.weights_of(root, cards.read_card(root / "registry", version))
+        if weights is not None and weights.resolve().is_relative_to(workspace.resolve()):
+            found[line] = version
+    return found
 
 
 @contextmanager

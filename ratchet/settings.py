@@ -79,6 +79,7 @@ class Demonstrate(Section):
 
     episodes: Count = Field(description="episodes to play, each on a game of its own")
     policy: Literal["expert", "random"] = Field(description="who plays them")
+    slip_rate: float = Field(ge=0, lt=1, description="share of the expert's steps that name a wrong thing, to show recovery; never imitated")
 
 
 class Sizes(Section):

@@ -105,7 +105,7 @@ class _Online:
         batch = credited(episodes, steps, credit=own.credit, reward=own.reward)
         reference = self.reference.logprobs(batch.sequences) if self.reference else None
         metrics = learn(self.learner, batch, steps=own.steps, lr=own.lr, reference=reference)
-        if metrics["logprob_max_diff"] > LOGPROB_LIMIT:
+        if not metrics["logprob_max_diff"] <= LOGPROB_LIMIT:  # NaN included
             raise RuntimeError(
                 f"{self.stage.title} iteration {iteration}: sampler and learner differ by {metrics['logprob_max_diff']:.3g} in log-prob "
                 f"(limit {LOGPROB_LIMIT}); they do not compute the same distribution"

@@ -14,15 +14,21 @@ from ratchet.envs.pool import EnvPool
 from ratchet.episodes.files import read_table, table_of, write_table
 from ratchet.errors import RatchetError
 from ratchet.policies.base import Policy
-from ratchet.policies.scripted import ScriptedPolicy
+from ratchet.policies.scripted import Player, ScriptedPolicy
+from ratchet.policies.slips import SlippingPlayer
 from ratchet.rollout.play import Job, play
 from ratchet.settings import Settings
 from tasks.common import Progress, Stage
 
 
-def expert_policy(settings: Settings) -> Policy:
+def expert_policy(settings: Settings, slip_rate: float = 0.0) -> Policy:
+    """The benchmark's expert; with a `slip_rate` it now and then names the wrong thing and has to recover."""
     one = benchmark(settings.env.name)
-    return ScriptedPolicy(lambda seed, episode_id: one.expert(), policy_id="expert", version="expert")
+
+    def player(seed: int, episode_id: str) -> Player:
+        return SlippingPlayer(one.expert(), slip_rate, seed, episode_id) if slip_rate else one.expert()
+
+    return ScriptedPolicy(player, policy_id="expert", version="expert")
 
 
 def random_policy() -> Policy:
@@ -95,14 +101,9 @@ def check_errors(stage: Stage, name: str, episodes: pa.Table) -> None:
 
 
 def keyed_choice(items: Sequence[Any], count: int, *key: int) -> list[Any]:
-    """`count` items in an order that depends on `key` alone; without replacement until all are used, then again."""
-    chosen: list[Any] = []
-    epoch = 0
-    while len(chosen) < count:
-        order = np.random.default_rng([*key, epoch]).permutation(len(items))
-        chosen += [items[index] for index in order[: count - len(chosen)]]
-        epoch += 1
-    return chosen
+    """At most `count` different items in an order that depends on `key` alone; fewer where there are no more, never one twice."""
+    order = np.random.default_rng(key).permutation(len(items))
+    return [items[index] for index in order[:count]]
 
 
 def share_counts(shares: Sequence[float], total: int) -> list[int]:

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from ratchet.episodes.files import read_table
 from ratchet.episodes.template import Template, load_template
 from ratchet.errors import RatchetError
-from ratchet.learners.batches import Sequence, sequences_of
+from ratchet.learners.batches import Sequence, sequences_of, silence
+from ratchet.policies.scripted import SLIP
 from ratchet.settings import Pretrained
 from tasks.common import Progress, Stage, main, say, tensorboard
 
@@ -69,6 +70,12 @@ def demonstrations(folder: Path, template: Template, max_tokens: int) -> list[Se
     for name, values in (("prompt_ids", prompts), ("reply_ids", replies)):
         steps = steps.set_column(steps.schema.get_field_index(name), name, pa.array(values, pa.list_(pa.int32())))
     sequences = [one for one in sequences_of(steps) if len(one.ids) <= max_tokens]
+    slips = steps.filter(pc.ends_with(steps["policy_version"], SLIP))
+    slipped: dict[str, list[int]] = {}
+    for episode_id, t in zip(slips["episode_id"].to_pylist(), slips["t"].to_pylist(), strict=True):
+        slipped.setdefault(episode_id, []).append(t)
+    for one in sequences:
+        silence(one, slipped.get(one.episode_id, ()))
     if not sequences:
         raise RatchetError(f"{folder}: no solved demonstration fits into env.max_tokens={max_tokens}; raise it")
     return sequences

@@ -119,6 +119,11 @@ def _sequence(
     )
 
 
+def silence(one: Sequence, steps: Iterable[int]) -> None:
+    """Takes the loss off the replies of these steps: they become what was merely read."""
+    one.role[np.isin(one.step, list(steps)) & (one.role == REPLY)] = PROMPT
+
+
 def pack(sequences: Seq[Sequence], budget: int) -> Iterator[list[Sequence]]:
     """Micro-batches of at most `budget` tokens (one longer sequence goes alone), of similar lengths."""
     pending: list[Sequence] = []

@@ -26,6 +26,7 @@ class Reply:
     logprobs: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     tokens_from: str | None = None
+    version: str | None = None  # where it is not the policy's own
 
 
 class Policy(Protocol):

@@ -9,6 +9,8 @@ from ratchet.envs.base import Task, Turn
 from ratchet.episodes.template import Template, format_reply
 from ratchet.policies.base import Reply
 
+SLIP = "+slip"  # ends the `policy_version` of a step that its player meant wrong; such a step is never imitated
+
 
 class Player(Protocol):
     """One episode of a scripted policy."""
@@ -42,6 +44,9 @@ class ScriptedPolicy:
     def act(self, rows: Sequence[int], turns: Sequence[Turn]) -> list[Reply | None]:
         said = [self._players[row].act(turn) for row, turn in zip(rows, turns, strict=True)]
         replies = [Reply(format_reply(thought, action), action, True) for thought, action in said]
+        for row, reply in zip(rows, replies, strict=True):
+            if getattr(self._players[row], "slipped", False):
+                reply.version = self.version + SLIP
         if self.template is not None:
             prompts = self.template.observations_ids([turn.observation for turn in turns], [self._first[row] for row in rows])
             answers = self.template.replies_ids([reply.text for reply in replies])

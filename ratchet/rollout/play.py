@@ -137,7 +137,7 @@ def _advance(one: _Running, reply: Reply, result: Turn | Failure, policy: Policy
             "reply_ids": reply.reply_ids,
             "logprobs": reply.logprobs,
             "entropy": reply.entropy,
-            "policy_version": policy.version,
+            "policy_version": reply.version or policy.version,
             "tokens_from": reply.tokens_from,
             "reward": 0.0 if failed else result.reward,
             "score": one.turn.score if failed else result.score,

@@ -20,10 +20,10 @@ from ratchet.envs.alfworld import (
     export_game,
     game_data,
     generate_games,
+    textworld_engine as real_engine,
     user_games,
     user_task,
 )
-from ratchet.envs.alfworld import textworld_engine as real_engine
 from ratchet.envs.alfworld.comparison import compare_game, compare_walk, walk_policy
 from ratchet.envs.alfworld.layouts import scene
 from ratchet.envs.alfworld.pddl import NotCompilable, world_from_data

@@ -131,15 +131,25 @@ def test_versions_are_listed_and_compared(inside: Path, capsys: pytest.CaptureFi
     assert "are the same version" in call(capsys, "compare", "bbbb", "champion")[2]
 
 
-def add_version(root: Path, version: str, number: int, solved: list[bool]) -> None:
+def test_a_run_that_holds_the_champion_is_not_removed(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = workspace.create(inside, "one", render_run(inside, None, []))
+    add_version(inside, "aaaaaaaaaaaa", 0, [True], weights="runs/one/models/a")
+    champions.set_champion(inside, "quickstart", "aaaaaaaaaaaa")
+    code, _, err = call(capsys, "runs", "--remove", "one")
+    assert code == 2 and "holds the weights of aaaaaaaaaaaa, champion of line quickstart" in err
+    assert folder.is_dir()
+
+
+def add_version(root: Path, version: str, number: int, solved: list[bool], weights: str | None = None) -> None:
     """A version with outcomes on a test panel, as a run leaves it."""
     from ratchet.episodes.files import table_of, write_table
 
-    folder = root / "models" / version
+    weights = weights or f"models/{version}"
+    folder = root / weights
     folder.mkdir(parents=True)
     (folder / "ratchet.json").write_text(json.dumps({"version": version}))
     card = {"version": version, "line": "quickstart", "round": number, "iteration": 0, "stage": "evaluate", "actor": "actor", "parents": []}
-    run = {"run": "r", "weights": f"models/{version}", "line": "quickstart", "round": number}
+    run = {"run": "r", "weights": weights, "line": "quickstart", "round": number}
     cards.add_version(root / "registry", {**card, "tokenizer_id": "t", "hashes": {}}, run)
     rows = [outcome(version, place, value) for place, value in enumerate(solved)]
     path = root / "data" / f"{version}.parquet"

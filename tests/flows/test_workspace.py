@@ -38,7 +38,7 @@ def test_what_is_changed_or_new_comes_along_and_what_is_ignored_does_not(checkou
     assert (folder / "odd name ü.txt").read_text() == "new"
     assert os.readlink(folder / "link") == "stage.py"
     assert os.access(folder / "staged.sh", os.X_OK)
-    assert not (folder / "presets").exists() or not list((folder / "presets").iterdir())
+    assert not (folder / "presets" / "alfworld.yaml").exists() and not (folder / "presets" / "quickstart.yaml").exists()
     assert not (folder / "data").exists()
     assert load(folder / "params.yaml").last == "3"
     assert load(checkout / "params.yaml").last == "2"
