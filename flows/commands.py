@@ -119,23 +119,9 @@ def list_versions(line: str | None, json: bool) -> None:
 
 def compare_versions(a: str, b: str, panel: str, line: str | None, json: bool) -> None:
     """`ratchet compare`."""
-    from ratchet.episodes.files import read_table
-    from ratchet.evaluation.compare import compare
-    from ratchet.store.champions import find
-    from ratchet.store.sync import same_panel
+    from ratchet.store.queries import comparison_of
 
-    here = root()
-    first, second = (find(here / "registry", text, line) for text in (a, b))
-    if first["version"] == second["version"]:
-        raise RatchetError(f"{a} and {b} are the same version, {first['version']}; name two different ones (`ratchet versions`)")
-    files = same_panel(here, first, second, panel)
-    if files is None:
-        played = sorted({one["panel"] for one in first["evaluations"]} & {one["panel"] for one in second["evaluations"]})
-        raise RatchetError(
-            f"{first['version']} and {second['version']} have not both played the same {panel} panel, or its outcomes are gone; "
-            f"{'try --panel ' + ' or --panel '.join(played) if played else 'they have no panel in common'}"
-        )
-    result = compare(*(read_table(path, "outcomes") for path in files))
+    result = comparison_of(root(), a, b, panel, line)
     if json:
         print(json_module.dumps(result, indent=1, sort_keys=True))
         return

@@ -24,6 +24,7 @@ from ratchet.files import read_json, write_bytes
 from ratchet.settings import dump_params, load
 
 RUNS = "runs"
+REGISTRY = "registry"  # lives once, in the checkout
 HERE = "here"  # the id of a run in the checkout itself
 COPY_LIMIT = 2 * 2**30  # bytes of changed and new files; more is surely data that belongs into .gitignore
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -209,7 +210,7 @@ def _dirty(root: Path) -> tuple[list[str], list[str]]:
     changed, deleted = [], []
     for entry in filter(None, status.split("\0")):
         state, path = entry[:2], entry[3:]
-        if path.split("/")[0] == RUNS:
+        if path.split("/")[0] in (RUNS, REGISTRY):
             continue
         if "U" in state or state in ("AA", "DD"):
             raise RatchetError(f"{root / path}: in an unresolved merge conflict; resolve it before a run")
