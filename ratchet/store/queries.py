@@ -62,6 +62,8 @@ def comparison_of(root: Path, a: str, b: str, panel: str = "test", line: str | N
     panel, and where their outcomes are gone.
     """
     card_a, card_b = resolve_pair(root, a, b, line)
+    if card_a["version"] == card_b["version"]:
+        raise RatchetError(f"{a} and {b} are the same version, {card_a['version']}; name two different ones (`ratchet versions`)")
     told = reported(card_a, card_b, panel)
     pair = same_panel(root, card_a, card_b, panel, told["panel_hash"] if told else None)
     if pair is None and told is not None:

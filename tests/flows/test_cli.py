@@ -127,7 +127,7 @@ def test_versions_are_listed_and_compared(inside: Path, capsys: pytest.CaptureFi
     result = json.loads(call(capsys, "compare", "aaaa", "bbbb", "--json")[1])
     assert result["gain"]["mean"] == 0.5
     code, _, err = call(capsys, "compare", "aaaa", "bbbb", "--panel", "confirm")
-    assert code == 2 and "try --panel test" in err
+    assert code == 2 and "try `--panel test`" in err
     assert "are the same version" in call(capsys, "compare", "bbbb", "champion")[2]
 
 
