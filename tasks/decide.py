@@ -22,7 +22,7 @@ def run(stage: Stage) -> None:
         return _write(stage, _stopped(stage, before, before["stop"], f"stopped in round {before['round']}"), promoted=False)
     harvest, evaluation_checks, waived = _checks(stage)
     failed = [c["name"] for verdict in (harvest, evaluation_checks) if verdict for c in verdict["checks"] if _fails(c)]
-    checks = {"checks": harvest, "evaluation_checks": evaluation_checks, "waived": waived}
+    checks = {"checks": evaluation_checks, "waived": waived}
     if failed:
         return _write(stage, {**_stopped(stage, before, f"failed checks: {', '.join(failed)}", "a failed check stops the run"), **checks}, promoted=False)
     if reason := skipped(stage.path(f"data/rounds/{stage.key}/evaluation")):
@@ -97,7 +97,6 @@ def _stopped(stage: Stage, before: dict[str, Any], stop: str, reason: str) -> di
         "comparison": None,
         "alpha": None,
         "checks": None,
-        "evaluation_checks": None,
         "waived": [],
     }
 
