@@ -1,0 +1,162 @@
+"""The stages together: one small real run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from safetensors.torch import load_file, save_file
+
+from ratchet.episodes.files import read_table, write_table
+from ratchet.errors import RatchetError
+from ratchet.evaluation.compare import compare
+from ratchet.settings import load
+from tasks.common import Stage
+from tests.tasks.conftest import CHECKOUT, lay, order, run_all, run_stage
+
+OUTS = ("data", "models", "reports")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for out in OUTS for path in sorted((folder / out).rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def decision(folder: Path, key: str) -> dict:
+    return json.loads((folder / "data" / "rounds" / key / "decision" / "decision.json").read_text())
+
+
+def spoil(folder: Path) -> None:
+    """Noise in place of every candidate's weights."""
+    import torch
+
+    for path in folder.glob("iter-*/model.safetensors"):
+        generator = torch.Generator().manual_seed(0)
+        weights = {name: torch.randn(value.shape, generator=generator) for name, value in load_file(str(path)).items()}
+        save_file(weights, str(path), metadata={"format": "pt"})
+
+
+def test_every_stage_wrote_what_dvc_yaml_says_and_left_no_scratch(finished: Path) -> None:
+    for name, key in order(finished):
+        entry = Stage(finished, load(finished / "params.yaml"), name, key).entry
+        assert all((finished / path).exists() for path in [*entry["outs"], *entry["metrics"]]), (name, key)
+
+
+def test_the_same_params_give_the_same_bytes_with_more_environment_workers_too(finished: Path, tmp_path: Path) -> None:
+    again = run_all(lay(tmp_path / "again", "env.workers=3"))
+    first, second = digests(finished), digests(again)
+    differ = {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)}
+    # workers is a setting, so the hash of params on the cards and the settings on the page differ; nothing else may
+    assert all(path.endswith(("ratchet.json", "report.json", "report.html")) for path in differ), sorted(differ)
+
+
+def test_outs_hold_no_path_of_this_machine(finished: Path) -> None:
+    for path in (finished / "reports").rglob("*"):
+        if path.is_file():
+            assert str(finished) not in path.read_text(errors="replace")
+
+
+def test_final_and_report_hold_the_numbers_that_compare_gives(finished: Path) -> None:
+    final = json.loads((finished / "data" / "final" / "final.json").read_text())
+    tables = [read_table(finished / "data" / "final" / f"{name}.parquet", "outcomes") for name in ("warm", "champion")]
+    told = final["comparison"]
+    again = compare(*tables, level=told["level"], resamples=load(finished / "params.yaml").final.resamples)
+    assert again == told
+    assert json.loads((finished / "reports" / "report.json").read_text())["final"]["comparison"] == told
+
+
+def test_generated_tokens_are_stored_as_generated(finished: Path) -> None:
+    steps = read_table(finished / "data" / "rounds" / "1" / "online" / "steps.parquet", "steps")
+    assert set(steps["tokens_from"].to_pylist()) == {"generated"}
+    lengths = zip(steps["reply_ids"].to_pylist(), steps["logprobs"].to_pylist(), strict=True)
+    assert all(len(ids) == len(logprobs) > 0 for ids, logprobs in lengths)
+    assert max(np.concatenate(steps["logprobs"].to_pylist())) <= 0
+
+
+def test_a_round_made_worse_is_not_promoted_and_the_next_starts_from_the_champion(copy: Path) -> None:
+    spoil(copy / "models" / "rounds" / "1" / "candidates")
+    for name in ("evaluate", "decide"):
+        run_stage(copy, name, "1")
+    found = decision(copy, "1")
+    assert not found["promoted"] and found["event"] in ("model.kept", "model.regression") and found["champion"]["round"] == 0
+    start, champion = (copy / "models" / "rounds" / "1" / name / "model.safetensors" for name in ("start", "champion"))
+    warm = (copy / "models" / "warm" / "actor" / "model.safetensors").read_bytes()
+    assert start.read_bytes() == champion.read_bytes() == warm
+
+
+def test_a_version_that_solves_what_the_champion_cannot_is_promoted(copy: Path) -> None:
+    folder = copy / "data" / "rounds" / "1" / "evaluation"
+    rows = read_table(folder / "confirm.parquet", "outcomes").to_pylist()
+    solved = [{**row, "solved": True, "score": 1.0, "truncated": False} for row in rows]
+    write_table(folder / "confirm.parquet", "outcomes", pa.Table.from_pylist(solved, schema=read_table(folder / "confirm.parquet", "outcomes").schema))
+    run_stage(copy, "decide", "1")
+    found = decision(copy, "1")
+    assert found["promoted"] and found["event"] == "model.promoted" and found["champion"]["round"] == 1
+    version = json.loads((copy / "models" / "rounds" / "1" / "version" / "ratchet.json").read_text())["version"]
+    assert json.loads((copy / "models" / "rounds" / "1" / "start" / "ratchet.json").read_text())["version"] == version
+
+
+def test_a_failed_check_stops_the_run_but_not_its_report_until_it_is_waived(copy: Path) -> None:
+    path = copy / "data" / "rounds" / "1" / "harvest" / "steps.parquet"
+    steps = read_table(path, "steps")
+    broken = ["nonsense"] * steps.num_rows
+    write_table(path, "steps", steps.set_column(steps.schema.get_field_index("action"), "action", pa.array(broken)))
+    rest = order(copy)[order(copy).index(("check", "1")) :]
+    for name, key in rest[:-1]:
+        run_stage(copy, name, key)
+    assert "failed checks" in decision(copy, "1")["stop"] and decision(copy, "2")["stop"]
+    assert (copy / "data" / "rounds" / "2" / "online" / "skipped.json").is_file()
+    assert (copy / "reports" / "report.html").is_file()
+    with pytest.raises(SystemExit) as stopped:
+        run_stage(copy, "seal")
+    assert stopped.value.code == 1
+    failed = json.loads((copy / "reports" / "report.json").read_text())["failed_checks"]
+    from monitoring.quality import add_waiver
+
+    for name in sorted({one["check"] for one in failed}):
+        add_waiver(copy / "waivers.yaml", name, "planted")
+    for name, key in rest:
+        run_stage(copy, name, key)
+    assert decision(copy, "1")["stop"] is None and decision(copy, "1")["waived"]
+
+
+def test_a_stage_that_was_killed_goes_on_and_ends_with_the_same_bytes(copy: Path) -> None:
+    before = digests(copy)
+    shutil.rmtree(copy / "models" / "rounds" / "2" / "candidates")
+    shutil.rmtree(copy / "data" / "rounds" / "2" / "online")
+    code = (
+        "import os, sys; from pathlib import Path; import tasks.evolve_online as t; from tasks.common import Stage; "
+        "from ratchet.settings import load; keep = t._Online._keep; "
+        "t._Online._iterate = (lambda old: lambda self, i, pool: os._exit(9) if i == 2 else old(self, i, pool))(t._Online._iterate); "
+        "root = Path.cwd(); t.run(Stage(root, load(root / 'params.yaml'), 'evolve_online', '2'))"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], cwd=copy, env={**_environment()}, capture_output=True, text=True, timeout=240)
+    assert killed.returncode == 9, killed.stderr
+    assert not (copy / "models" / "rounds" / "2" / "candidates").exists()
+    run_stage(copy, "evolve_online", "2")
+    assert digests(copy) == before
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+
+
+def test_a_damaged_file_is_one_clear_line_and_exit_code_2(copy: Path) -> None:
+    path = copy / "data" / "rounds" / "1" / "harvest" / "steps.parquet"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(RatchetError, match="damaged"):
+        run_stage(copy, "label", "1")
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks.label", "--round", "1"], cwd=copy, env=_environment(), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1 and "steps.parquet" in done.stderr
