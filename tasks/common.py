@@ -159,9 +159,9 @@ class Progress:
 
 def _short(value: float) -> str:
     for size, letter in ((1e6, "M"), (1e3, "k")):
-        if value >= 10 * size / 10 and value >= size:
+        if value >= size:
             return f"{value / size:.1f}{letter}"
-    return f"{value:.0f}"
+    return f"{value:.1f}" if isinstance(value, float) and value < 10 else f"{value:.0f}"
 
 
 def _duration(seconds: float) -> str:
