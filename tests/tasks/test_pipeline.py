@@ -19,7 +19,7 @@ from ratchet.errors import RatchetError
 from ratchet.evaluation.compare import compare
 from ratchet.settings import load
 from tasks.common import Stage
-from tests.tasks.conftest import CHECKOUT, lay, order, run_all, run_stage
+from tests.tasks.conftest import CHECKOUT, THREADS, lay, order, run_all, run_stage
 
 OUTS = ("data", "models", "reports")
 
@@ -147,7 +147,7 @@ def test_a_stage_that_was_killed_goes_on_and_ends_with_the_same_bytes(copy: Path
 def _environment() -> dict[str, str]:
     import os
 
-    return {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    return {**os.environ, "PYTHONPATH": str(CHECKOUT), "OMP_NUM_THREADS": str(THREADS)}
 
 
 def test_a_damaged_file_is_one_clear_line_and_exit_code_2(copy: Path) -> None:
