@@ -41,17 +41,24 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def write(
-    path: Path, figures: Mapping[str, Any], command: str, names: Iterable[str] = (), measured_on: Mapping[str, Any] | None = None
+    path: Path,
+    figures: Mapping[str, Any],
+    command: str,
+    names: Iterable[str] = (),
+    measured_on: Mapping[str, Any] | None = None,
+    **beside: Any,
 ) -> None:
     """Writes `figures`, machine, versions of the distributions `names` and `command` as JSON with sorted keys.
 
     `measured_on` is a `machine()` taken before measuring (its load average is then that of before); by default it is taken now.
+    `beside` stands next to the figures under its own names.
     """
     result = {
         "figures": dict(figures),
         "machine": dict(measured_on) if measured_on is not None else machine(),
         "versions": versions(names),
         "command": command,
+        **beside,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -73,9 +73,7 @@ def main() -> None:
     for name, value in [*table.items(), *found.items()]:
         print(f"{name:24} {value}")
     quick = " --quick" if arguments.quick else ""
-    write(arguments.json, found, f"python benchmarks/quickstart.py{quick}", PACKAGES, before)
-    result = json.loads(arguments.json.read_text())
-    arguments.json.write_text(json.dumps({**result, "stages": table}, indent=2, sort_keys=True) + "\n")
+    write(arguments.json, found, f"python benchmarks/quickstart.py{quick}", PACKAGES, before, stages=table)
 
 
 if __name__ == "__main__":

@@ -94,24 +94,15 @@ def render_here() -> None:
 
 def list_versions(line: str | None, json: bool) -> None:
     """`ratchet versions`."""
-    from ratchet.store.cards import read_cards
-    from ratchet.store.champions import champions
-    from ratchet.store.index import status
+    from ratchet.store.queries import versions_table
 
-    registry = root() / "registry"
-    champion_of = champions(registry)
-    cards = [card for card in read_cards(registry) if line is None or card["line"] == line]
     rows = [
         {
-            "version": card["version"],
-            "line": card["line"],
-            "round": card["round"],
-            "status": status(card, champion_of),
-            "confirm": _success_on(card, "confirm"),
-            "test": _success_on(card, "test"),
-            "run": card["created_by"],
+            **{name: one[name] for name in ("version", "line", "round", "status")},
+            **{panel: percent(one[panel]) if one[panel] else "" for panel in ("confirm", "test")},
+            "run": one["created_by"],
         }
-        for card in cards
+        for one in versions_table(root(), line)
     ]
     columns = ["version", "line", "round", "status", "confirm", "test", "run"]
     show(rows, columns, json, f"no versions{f' of line {line}' if line else ''} yet; `ratchet run` makes the first ones")
@@ -163,12 +154,6 @@ def add_waiver(check: str, reason: str) -> None:
 
     quality.add_waiver(root() / "waivers.yaml", check, reason)
     print(f"waivers.yaml: {check} is waived; go on with `ratchet run --resume ID`")
-
-
-def _success_on(card: dict[str, Any], panel: str) -> str:
-    """The latest success of a version on a panel, or nothing."""
-    found = [one["summary"]["success"] for one in card["evaluations"] if one["panel"] == panel]
-    return percent(found[-1]) if found else ""
 
 
 def _comparison_row(name: str, n: int, a: Any, b: Any, gain: dict[str, Any]) -> dict[str, Any]:

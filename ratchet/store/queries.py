@@ -16,7 +16,8 @@ PANELS = ("select", "confirm", "test")
 
 
 def versions_table(root: Path, line: str | None = None) -> list[dict[str, Any]]:
-    """One row a version, oldest first: version, line, status, round, iteration, stage, actor, parents, run, created_at, event,
+    """One row a version, oldest first: version, line, status, round, iteration, stage, actor, parents, run, created_at, created_by,
+    event,
     and for each panel (`select`, `confirm`, `test`) the latest success `{"mean", "low", "high", "n"}` or None."""
     champion_of = champions(root / "registry")
     cards = [card for card in read_cards(root / "registry") if line in (None, card["line"])]
@@ -24,7 +25,7 @@ def versions_table(root: Path, line: str | None = None) -> list[dict[str, Any]]:
 
 
 def _row(card: Card, champion_of: dict[str, str]) -> dict[str, Any]:
-    names = ("version", "line", "round", "iteration", "stage", "actor", "parents", "created_at")
+    names = ("version", "line", "round", "iteration", "stage", "actor", "parents", "created_at", "created_by")
     return {
         **{name: card.get(name) for name in names},
         "run": card["runs"][-1]["run"] if card["runs"] else None,

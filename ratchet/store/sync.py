@@ -52,7 +52,7 @@ def events_of(workspace: Path, run_id: str) -> list[Event]:
     events = []
     for k in sorted(decided.keys() | checked.keys()):
         record = decided.get(k, {})
-        verdicts = [one for one in (checked.get(k), record.get("checks"), record.get("evaluation_checks")) if one]
+        verdicts = [one for one in (checked.get(k), record.get("checks")) if one]
         failed = [check for one in verdicts for check in one["checks"] if check["severity"] == "fail" and not check["passed"]]
         events += [_check_event(run_id, k, check) for check in sorted(failed, key=lambda check: check["name"])]
         if k in decided and decided[k]["event"] in SPOKEN:

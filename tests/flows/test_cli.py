@@ -156,7 +156,7 @@ def add_version(root: Path, version: str, number: int, solved: list[bool], weigh
     path.parent.mkdir(exist_ok=True)
     write_table(path, "outcomes", table_of("outcomes", rows))
     mean = sum(solved) / len(solved)
-    summary = {"success": {"mean": mean, "low": mean, "high": mean}}
+    summary = {"n": len(solved), "success": {"mean": mean, "low": mean, "high": mean}}
     entry = {"run": "r", "round": number, "panel": "test", "panel_hash": "h", "summary": summary, "outcomes": os.path.relpath(path, root)}
     cards.append_evaluation(root / "registry", version, entry)
 
