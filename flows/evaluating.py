@@ -1,0 +1,143 @@
+"""Plays a version on a panel outside a run: of its own run's games, or of any benchmark.
+
+What is played lives in `.ratchet/evaluations/ID`, with games and finished shards, so the same call after a kill goes on there.
+"""
+
+import re
+import shutil
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ratchet.envs.base import Task
+from ratchet.envs.benchmarks import benchmark
+from ratchet.episodes.files import write_table
+from ratchet.errors import RatchetError
+from ratchet.evaluation.panels import Panel, make_panel, read_panel, write_panel
+from ratchet.evaluation.summary import summarise
+from ratchet.files import sha256_json, write_bytes
+from ratchet.rendering import render_params
+from ratchet.settings import Settings, dump_params, load, parse
+from ratchet.store.cards import Card, weights_of
+from ratchet.store.champions import find
+from ratchet.store.locks import locked
+from ratchet.yaml_files import read_yaml
+from tasks.common import Stage, say
+from tasks.evaluate import play_panel
+from tasks.rollouts import keyed_choice
+
+STAGE = "evaluate"
+DVC_YAML = f"stages: {{{STAGE}: {{cmd: ''}}}}\n"  # a stage of its own, without deps and outs
+
+
+def evaluate_version(root: Path, version: str, env: str | None, panel: str, tasks: int | None) -> dict[str, Any]:
+    """Plays `version` (whatever `ratchet versions` and `champion` name) and measures it; progress goes to standard output.
+
+    `env` is a benchmark, or `BENCHMARK/PATTERN` for its tasks whose id or stratum matches (`*` and `?` stand for any text; a name
+    also matches what it begins); by default the benchmark and games of the version's own run. `tasks` is the most tasks to
+    play, drawn once for all from those of the panel, so every version plays the same.
+
+    Returns the summary of `ratchet.evaluation.summary.summarise` (success with its Wilson interval, panel hash, `n`, strata, …)
+    and `version`, `env`, `pattern`, `available` (tasks that match), `outcomes` (path of the Parquet file).
+
+    Raises RatchetError for an unknown version, weights that are gone, an unknown benchmark, panel or pattern.
+    """
+    if tasks is not None and tasks < 1:
+        raise RatchetError(f"--tasks {tasks}: is not a count from 1; leave it out to play the whole panel")
+    card = find(root / "registry", version)
+    model, run = _model_of(root, card)
+    name, _, pattern = (env or "").partition("/")
+    settings = load(run / "params.yaml")
+    own = name in ("", settings.env.name)
+    if not own:
+        settings = _with_benchmark(run, name)
+    games = run if own else _prepared(root, settings)
+    if not (games / "data" / "games").is_dir():
+        raise RatchetError(f"{games / 'data/games'}: the games are gone; run `dvc checkout` in {games}, or name a benchmark with --env")
+    whole = _panel(games, panel)
+    matching = [task for task in whole.tasks if _matches(task, pattern)]
+    if not matching:
+        strata = sorted({task.stratum for task in whole.tasks})
+        raise RatchetError(f"--env {env}: no task of panel {panel} matches {pattern!r}; there is {', '.join(strata[:12])}")
+    chosen = _drawn(matching, tasks)
+    part = whole if len(chosen) == len(whole.tasks) else make_panel(panel, chosen)
+    say(f"evaluate: {card['version']} on {len(chosen)} tasks of {settings.env.name} {panel}, panel {part.hash[:12]}")
+    folder = _workspace(root, card, settings, games, part)
+    with locked(folder, STAGE):
+        outcomes, _, _ = play_panel(Stage(folder, settings, STAGE), model, part, panel)
+        write_table(folder / "outcomes.parquet", "outcomes", outcomes)
+    return {
+        **summarise(outcomes),
+        "version": card["version"],
+        "env": settings.env.name,
+        "pattern": pattern or None,
+        "available": len(matching),
+        "outcomes": str(folder / "outcomes.parquet"),
+    }
+
+
+def _model_of(root: Path, card: Card) -> tuple[Path, Path]:
+    """(model folder, workspace of the run that it is from)."""
+    folder = weights_of(root, card)
+    if folder is None:
+        raise RatchetError(f"version {card['version']}: its weights are no longer on this machine; run `dvc checkout` in its run's folder")
+    for parent in folder.parents:
+        if (parent / "params.yaml").is_file():
+            return folder, parent
+    raise RatchetError(f"{folder}: lies in no run (no params.yaml above it), so nothing says how the version plays")
+
+
+def _with_benchmark(run: Path, name: str) -> Settings:
+    """The run's settings, with another benchmark and that one's defaults."""
+    benchmark(name)
+    return parse(render_params(read_yaml(run / "params.yaml"), {}, [f"env.name={name}"]), "--env")
+
+
+def _prepared(root: Path, settings: Settings) -> Path:
+    """A folder with games and panels of the settings' benchmark, made once."""
+    counts = settings.prepare.games.model_dump()
+    key = sha256_json([settings.env.model_dump(mode="json"), counts, settings.seed])[:12]
+    folder = root / ".ratchet" / "evaluations" / f"games-{key}"
+    with locked(root, "evaluations"):
+        if not (folder / "whole").is_file():
+            say(f"evaluate: prepares {settings.env.name}")
+            shutil.rmtree(folder, ignore_errors=True)
+            (folder / "data" / "games").mkdir(parents=True)
+            splits = benchmark(settings.env.name).prepare(folder / "data" / "games", settings.env, counts, settings.seed)
+            for split, tasks in splits.items():
+                write_panel(folder / "data" / "panels" / f"{split}.json", make_panel(split, tasks))
+            write_bytes(folder / "whole", b"")
+    return folder
+
+
+def _panel(games: Path, name: str) -> Panel:
+    path = games / "data" / "panels" / f"{name}.json"
+    if not re.fullmatch(r"[a-z]+", name) or not path.is_file():
+        known = sorted(file.stem for file in path.parent.glob("*.json"))
+        raise RatchetError(f"--panel {name}: no such panel; there is {', '.join(known) or 'none, the run has not prepared its games'}")
+    return read_panel(path)
+
+
+def _matches(task: Task, pattern: str) -> bool:
+    return not pattern or any(fnmatchcase(text, one) for text in (task.task_id, task.stratum) for one in (pattern, f"{pattern}[!a-zA-Z0-9]*"))
+
+
+def _drawn(tasks: Sequence[Task], count: int | None) -> list[Task]:
+    """At most `count` tasks, the same for every version, in the panel's order."""
+    if count is None or count >= len(tasks):
+        return list(tasks)
+    return [tasks[i] for i in sorted(keyed_choice(range(len(tasks)), count, len(tasks)))]
+
+
+def _workspace(root: Path, card: Card, settings: Settings, games: Path, panel: Panel) -> Path:
+    """Where the stage plays: params, games by a link, and its scratch folder."""
+    key = sha256_json([card["version"], panel.hash, settings.env.model_dump(mode="json"), settings.evaluate.model_dump(mode="json")])[:12]
+    folder = root / ".ratchet" / "evaluations" / key
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / "params.yaml", dump_params(settings.model_dump(mode="json")).encode())
+    write_bytes(folder / "dvc.yaml", DVC_YAML.encode())
+    link = folder / "data" / "games"
+    link.unlink(missing_ok=True)
+    link.symlink_to((games / "data" / "games").resolve(), target_is_directory=True)
+    return folder
