@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from flows import cli_versions
 from ratchet.errors import RatchetError
 
 # Everything heavy (Prefect, DVC, torch) is imported by the command that needs it: `ratchet --help` is instant.
@@ -16,9 +17,11 @@ app = typer.Typer(
     help="Trains multi-turn language agents, and keeps a new version only when it is measurably better.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode="markdown",
 )
+
+
+RUNS, VERSIONS, EPISODES, PROJECT = "Runs", "Versions", "Episodes", "Project and store"  # groups of commands in --help
 
 
 class Panel(StrEnum):
@@ -28,10 +31,12 @@ class Panel(StrEnum):
     confirm = "confirm"
 
 
+app.add_typer(cli_versions.app)  # without a name: its commands stand beside the others
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 def run(
     preset: Annotated[str | None, typer.Option(help="A file of presets/, by its name; without it, params.yaml as it is.")] = None,
     settings: Annotated[
@@ -61,7 +66,7 @@ def run(
     run_pipeline(preset, settings or [], here, resume, name, dry_run)
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 def runs(
     remove: Annotated[
         str | None, typer.Option(metavar="ID", help="Delete a run's workspace; not while it runs or holds a champion's weights.")
@@ -77,7 +82,7 @@ def runs(
     list_or_remove(remove, json)
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 def report(run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default the latest run with a report.")] = None) -> None:
     """Print the path of a run's report.
 
@@ -88,7 +93,7 @@ def report(run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="B
     print(report_path(run_id))
 
 
-@app.command()
+@app.command(rich_help_panel=VERSIONS)
 def versions(line: Annotated[str | None, typer.Option(help="Only versions of this line.")] = None, json: Json = False) -> None:
     """List versions, with their success on `confirm` and who is champion.
 
@@ -99,7 +104,7 @@ def versions(line: Annotated[str | None, typer.Option(help="Only versions of thi
     list_versions(line, json)
 
 
-@app.command()
+@app.command(rich_help_panel=VERSIONS)
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A version's id, a beginning of one, champion, champion:LINE, or warm.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The version to compare with it; the gain is B minus A.")],
@@ -116,7 +121,7 @@ def compare(
     compare_versions(a, b, panel.value, line, json)
 
 
-@app.command()
+@app.command(rich_help_panel=PROJECT)
 def index() -> None:
     """Rebuild the database from the registry and the runs' episodes. Nothing is lost when it is deleted."""
     from flows.commands import rebuild_index
@@ -124,7 +129,7 @@ def index() -> None:
     rebuild_index()
 
 
-@app.command()
+@app.command(rich_help_panel=PROJECT)
 def sync() -> None:
     """Take up what a bare `dvc repro` made: registry, index and events, as `ratchet run` does after each stage.
 
@@ -135,7 +140,7 @@ def sync() -> None:
     sync_here()
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 def waive(
     check: Annotated[str, typer.Argument(help="Name of the failed check, as the report names it.")],
     reason: Annotated[str, typer.Option(help="Why its failure is acceptable; shown in the lineage.")],
@@ -149,7 +154,7 @@ def waive(
     add_waiver(check, reason)
 
 
-@app.command()
+@app.command(rich_help_panel=PROJECT)
 def render() -> None:
     """Renew what params.yaml derives from its rounds.
 

@@ -12,7 +12,7 @@ from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_json, write_json
 from ratchet.store.locks import locked
 
-KINDS = ("check.failed", "drift.detected", "model.promoted", "model.kept", "model.regression", "stage.failed")
+KINDS = ("check.failed", "drift.detected", "model.promoted", "model.kept", "model.regression", "model.rolled_back", "stage.failed")
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,12 @@ def checkout(tmp_path: Path) -> Path:
     return make_checkout(tmp_path / "checkout")
 
 
+@pytest.fixture
+def inside(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(checkout)
+    return checkout
+
+
 @pytest.fixture(scope="session")
 def prefect_api() -> Iterator[dict[str, str]]:
     """One temporary Prefect API for the session; yields the environment that lets other processes use it, or its database."""

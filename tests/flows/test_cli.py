@@ -29,12 +29,6 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return int(end.value.code or 0), said.out, said.err
 
 
-@pytest.fixture
-def inside(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(checkout)
-    return checkout
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

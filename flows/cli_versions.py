@@ -1,0 +1,47 @@
+"""Commands about versions: decisions by a person, and what leaves the registry."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+PANEL = "Versions"
+Version = Annotated[str, typer.Argument(metavar="VERSION", help="A version's id, a beginning of one, champion or champion:LINE.")]
+Reason = Annotated[str, typer.Option(help="Why; stays on record with the version.")]
+By = Annotated[str | None, typer.Option(help="Who decides; by default git's user.name, else the login.")]
+
+
+@app.command(rich_help_panel=PANEL)
+def promote(
+    version: Version,
+    reason: Reason,
+    line: Annotated[str | None, typer.Option(help="The line it becomes champion of; by default its own.")] = None,
+    by: By = None,
+) -> None:
+    """Make a version champion, as a person's decision on record.
+
+    **Example**: `ratchet promote 1a2b3c --reason "fewer invalid actions, same success"`
+    """
+    from flows.deciding import promote_version
+
+    promote_version(version, reason, line, by)
+
+
+@app.command(rich_help_panel=PANEL)
+def rollback(
+    reason: Reason,
+    line: Annotated[str | None, typer.Argument(metavar="[LINE]", help="May be left out where there is only one.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="VERSION", help="Go back to this version instead of the champion before.")] = None,
+    by: By = None,
+) -> None:
+    """Go back to the champion before, as a person's decision on record. Nothing is deleted.
+
+    **Examples**
+
+    - `ratchet rollback --reason "worse in production"`
+
+    - `ratchet rollback alfworld --to 1a2b3c --reason "the last one that was checked by hand"`
+    """
+    from flows.deciding import roll_back
+
+    roll_back(line, reason, to, by)

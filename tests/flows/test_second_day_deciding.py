@@ -1,0 +1,79 @@
+"""Promote and rollback by a person: champions change, and every decision stays on its card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ratchet.store import cards, champions, outbox
+from ratchet.store.persons import ROLLED_BACK, reign
+from tests.flows.test_cli import add_version, call
+
+A, B, C = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
+
+
+@pytest.fixture
+def three(inside: Path) -> Path:
+    for number, version in enumerate((A, B, C)):
+        add_version(inside, version, number, [True])
+    return inside
+
+
+def champion(root: Path) -> str:
+    return champions.champions(root / "registry")["quickstart"]
+
+
+def test_a_person_promotes_and_the_reason_stays_on_the_card(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "promote", "bbbb", "--reason", "better by eye", "--by", "Ada")
+    assert code == 0, err
+    assert out == f"{B} is champion of line quickstart, decided by Ada: better by eye\n"
+    entry = cards.read_card(three / "registry", B)["decisions"][-1]
+    assert (entry["by"], entry["event"], entry["reasons"], entry["previous"]) == ("Ada", "model.promoted", ["better by eye"], None)
+    assert champion(three) == B and (three / "models" / "champion" / "ratchet.json").is_file()
+    assert [event.kind for event in outbox.pending(three)] == ["model.promoted"]
+    rows = json.loads(call(capsys, "versions", "--json")[1])
+    assert [row["status"] for row in rows] == ["candidate", "champion", "candidate"]
+
+
+def test_rollback_goes_back_one_champion_at_a_time_and_never_forward(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for version in (A, B, C):
+        assert call(capsys, "promote", version, "--reason", "r")[0] == 0
+    assert call(capsys, "rollback", "--reason", "worse")[0] == 0 and champion(three) == B
+    assert call(capsys, "rollback", "quickstart", "--reason", "worse")[0] == 0 and champion(three) == A
+    code, _, err = call(capsys, "rollback", "--reason", "worse")
+    assert code == 2 and "no champion is known before" in err and champion(three) == A
+    assert call(capsys, "rollback", "--to", "cccc", "--reason", "r")[0] == 0 and champion(three) == C
+    kinds = [[entry["event"] for entry in cards.read_card(three / "registry", version)["decisions"]] for version in (A, B, C)]
+    assert kinds == [["model.promoted", ROLLED_BACK], ["model.promoted", ROLLED_BACK], ["model.promoted", ROLLED_BACK]]
+
+
+def test_the_same_decision_taken_again_is_on_record_again(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for version in (A, B, A, B):
+        assert call(capsys, "promote", version, "--reason", "again")[0] == 0
+    assert [len(cards.read_card(three / "registry", version)["decisions"]) for version in (A, B)] == [2, 2]
+    assert reign(cards.read_cards(three / "registry"), "quickstart") == [A, B, A, B]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["promote", "dddd", "--reason", "r"], "no version 'dddd'"),
+        (["promote", A, "--reason", " "], "--reason: is empty"),
+        (["promote", A], "Missing option '--reason'"),
+        (["rollback", "--reason", "r"], "which line? there are champions of none"),
+    ],
+)
+def test_what_cannot_be_decided_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    code, _, err = call(capsys, *arguments)
+    assert code == 2 and said in err
+    assert champions.champions(three / "registry") == {}
+
+
+def test_a_champion_is_not_promoted_again_nor_a_version_without_weights(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "promote", A, "--reason", "r")[0] == 0
+    assert "is champion of line quickstart already" in call(capsys, "promote", A, "--reason", "r")[2]
+    (three / "models" / B / "ratchet.json").unlink()
+    assert "its weights are no longer here" in call(capsys, "promote", B, "--reason", "r")[2]
+    assert cards.read_card(three / "registry", B)["decisions"] == []
