@@ -84,7 +84,7 @@ def render_here() -> None:
 
     path = root() / "params.yaml"
     before = path.read_text(encoding="utf-8")
-    after = rerender(before)
+    after = rerender(before, path.parent)
     if after == before:
         print("params.yaml is as it should be")
         return

@@ -12,8 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ratchet.envs.benchmarks import default_options, look_in
 from ratchet.errors import RatchetError
-from ratchet.settings import Settings, derived, parse
+from ratchet.settings import derived, parse, settings_type
 from ratchet.settings_errors import unknown_key
 from ratchet.yaml_files import flow_yaml, parse_yaml, read_yaml
 
@@ -25,16 +26,19 @@ MAX_ROUNDS = 1000
 def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str], preset_name: str = "the preset") -> dict[str, Any]:
     """Merges, applies `sets` (`a.b.c=YAML value`), derives the mappings of rounds, and checks the result.
 
-    Raises RatchetError, which says whether defaults, preset or `--set` gave the refused key.
+    Where preset or `sets` change `env.name`, `env.options` start from that benchmark's defaults. Raises RatchetError, which says
+    whether defaults, preset or `--set` gave the refused key.
     """
-    params = _merge(copy.deepcopy(base), preset)
-    for text in sets:
-        _apply(params, text)
-    _derive(params, base.get("rounds"))
     try:
+        params = _lay_over(copy.deepcopy(base), preset)
+        for text in sorted(sets, key=lambda text: not _related(_key(text), "env.name")):  # options belong to a name
+            _apply(params, text)
+        _derive(params, base.get("rounds"))
         parse(params, "")
     except RatchetError as error:
         line = str(error).removeprefix(": ")
+        if line.startswith("--set"):
+            raise
         raise RatchetError(f"{_origin(line, preset, sets, preset_name)}: {line}") from None
     return params
 
@@ -45,6 +49,7 @@ def render_run(root: Path, preset: str | None, sets: list[str]) -> dict[str, Any
     Paths of pretrained actors become absolute, since a run's workspace is another folder. Raises RatchetError, also for a preset or
     a model's folder that is not there.
     """
+    look_in(root)
     differences = read_preset(root / "presets", preset) if preset else {}
     params = render_params(read_yaml(root / "params.yaml"), differences, sets, f"presets/{preset}.yaml")
     for name, actor in params["actors"].items():
@@ -77,10 +82,11 @@ def render_rounds(count: int, settings_of: dict[str, Any] | None = None) -> dict
     return {key: {**kept.get(key, {}), "prev": str(int(key) - 1)} for key in keys}
 
 
-def rerender(text: str) -> str:
+def rerender(text: str, folder: Path | None = None) -> str:
     """A params.yaml whose `rounds` may be a count, or a mapping or list that went out of step, with its derived mappings renewed.
 
-    Everything else, comments included, stays as it is. Raises RatchetError where the rest of the file cannot work.
+    Everything else, comments included, stays as it is. An environment of one's own is also looked for in `folder`. Raises
+    RatchetError where the rest of the file cannot work.
     """
     params = parse_yaml(text, "params.yaml")
     if not isinstance(params, dict) or "rounds" not in params:
@@ -89,7 +95,7 @@ def rerender(text: str) -> str:
     given = {str(key): value for key, value in old.items() if isinstance(value, dict)} if isinstance(old, dict) else {}
     params["rounds"] = render_rounds(len(old) if isinstance(old, (dict, list)) else old, given)
     _derive(params, None)
-    parse(params)
+    parse(params, folder=folder)
     for key in ("rounds", *DERIVED):
         text = _replace_block(text, key, _block(key, params[key]))
     return text
@@ -118,6 +124,28 @@ def _merge(below: Any, above: Any, name: str = "") -> Any:
     return below
 
 
+def _lay_over(params: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` merged into `params`, with the options of the environment complete."""
+    old, new = (_at(values, "env", "name") for values in (params, above))
+    if new is not None and new != old and isinstance(params.get("env"), dict):
+        params["env"]["options"] = {}
+    params = _merge(params, above)
+    name, options = (_at(params, "env", key) for key in ("name", "options"))
+    if isinstance(name, str) and isinstance(options, dict | None):
+        params["env"]["options"] = _merge(default_options(name), options or {})
+    return params
+
+
+def _at(values: Any, *path: str) -> Any:
+    for part in path:
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].strip()
+
+
 def _apply(params: dict[str, Any], text: str) -> None:
     """One `a.b.c=value` into `params`. Every key on the way must be there; the last one may name a new actor."""
     dotted, equals, value_text = text.partition("=")
@@ -132,7 +160,12 @@ def _apply(params: dict[str, Any], text: str) -> None:
     value = parse_yaml(value_text, f"--set {dotted}")
     if isinstance(old, str) and not isinstance(value, (str, dict, list)):
         value = value_text.strip()  # a text stays a text: `--set line=2024`, or a version's id that looks like a number
-    parent[last] = _merge(old, value, path[-1])
+    if path == ["env", "name"]:
+        _lay_over(params, {"env": {"name": value}})
+    elif path == ["env"]:
+        _lay_over(params, {"env": value})
+    else:
+        parent[last] = _merge(old, value, path[-1])
 
 
 def _parent(params: dict[str, Any], path: list[str]) -> Any:
@@ -141,7 +174,7 @@ def _parent(params: dict[str, Any], path: list[str]) -> Any:
         found = _holds(current, part)
         is_last = place == len(path) - 1
         if not found and not (is_last and path[:-1] == ["actors"]):
-            raise RatchetError(f"--set {unknown_key(path[: place + 1], Settings)}")
+            raise RatchetError(f"--set {unknown_key(path[: place + 1], settings_type(params))}")
         if is_last:
             return current
         current = current[int(part)] if isinstance(current, list) else current[part]
@@ -168,7 +201,7 @@ def _derive(params: dict[str, Any], before: Any) -> None:
 def _origin(line: str, preset: dict[str, Any], sets: list[str], preset_name: str) -> str:
     """Who gave the key that `line` begins with."""
     key = line.split(":")[0].split(" ")[0]
-    if any(_related(text.partition("=")[0].strip(), key) for text in sets):
+    if any(_related(_key(text), key) for text in sets):
         return "--set"
     current: Any = preset
     for part in key.split("."):

@@ -7,12 +7,15 @@ refused here, when it is read, in one line: what is wrong, in which file and key
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, create_model, model_validator
 
+from ratchet.envs.benchmarks import benchmark_class, look_in
 from ratchet.errors import RatchetError
+from ratchet.section import Section
 from ratchet.settings_errors import explain
 from ratchet.yaml_files import read_yaml
 
@@ -24,21 +27,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class Section(BaseModel):
-    """Frozen, no unknown keys, no silent conversions (`true` is no number, `"3"` is no integer), no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=False)
-
-
 class Env(Section):
     """The benchmark and the limits of one episode."""
 
-    name: Literal["alfworld"] = Field(description="the benchmark")
-    games: Literal["generated", "data"] = Field(description="generated rooms, or your own json_2.1.1 under ALFWORLD_DATA")
-    engine: Literal["auto", "compiled", "textworld"] = Field(
-        description="auto takes the compiled twin where it is exact and the real engine elsewhere"
-    )
-    rooms: int | None = Field(ge=3, description="most receptacles of a generated room, from 3; null = the whole room")
+    name: str = Field(description="the benchmark, or module:Class of your own (docs/environments.md)")
+    options: Any = Field(description="settings of this benchmark alone; they start from its defaults where the name changes")
     max_steps: Count = Field(description="turns after which an episode is truncated")
     max_tokens: int = Field(ge=64, description="tokens of a whole episode, observations included, after which it is truncated")
     max_reply_tokens: int = Field(ge=4, description="tokens of one reply; a longer one is cut and holds no action")
@@ -366,24 +359,52 @@ def _check_amounts(settings: Settings) -> None:
         )
 
 
-def parse(values: Any, where: str = "params.yaml") -> Settings:
-    """Settings from plain values. Raises RatchetError, one line that names the dotted key; `where` says who gave it."""
+def settings_type(values: Any) -> type[Settings]:
+    """`Settings` with `env.options` of the type that the benchmark `env.name` of plain values has.
+
+    Raises RatchetError for a name that is none; where there is no text at that place, it is left to the type to refuse it.
+    """
+    env = values.get("env") if isinstance(values, dict) else None
+    name = env.get("name") if isinstance(env, dict) else None
+    return _with_options(benchmark_class(name).Options) if isinstance(name, str) else Settings
+
+
+@cache
+def _with_options(options: type[Section]) -> type[Settings]:
+    def again(model: type[Section], key: str) -> Any:
+        return Field(description=model.model_fields[key].description)
+
+    env = create_model("Env", __base__=Env, __doc__=Env.__doc__, options=(options, again(Env, "options")))
+    return create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, env=(env, again(Settings, "env")))
+
+
+def parse(values: Any, where: str = "params.yaml", folder: Path | None = None) -> Settings:
+    """Settings from plain values. Raises RatchetError, one line that names the dotted key; `where` says who gave it.
+
+    An environment of one's own is also looked for in `folder`.
+    """
     if not isinstance(values, dict):
         raise RatchetError(f"{where}: holds {type(values).__name__} instead of settings; write `key: value` lines as in params.yaml")
+    if folder is not None:
+        look_in(folder)
     try:
-        return Settings.model_validate(values)
+        model = settings_type(values)
+    except RatchetError as error:
+        raise RatchetError(f"{where}: {error}") from error
+    try:
+        return model.model_validate(values)
     except ValidationError as error:
-        raise RatchetError(f"{where}: {explain(error, Settings)}") from None
+        raise RatchetError(f"{where}: {explain(error, model)}") from None
 
 
 def load(path: Path = Path("params.yaml")) -> Settings:
     """The settings of a workspace. Raises RatchetError for a missing or broken file and for whatever cannot work."""
-    return parse(read_yaml(path), str(path))
+    return parse(read_yaml(path), str(path), path.absolute().parent)
 
 
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of params.yaml, for editors and pages."""
-    return Settings.model_json_schema()
+def json_schema(name: str = "alfworld") -> dict[str, Any]:
+    """JSON Schema of params.yaml with the options of the benchmark `name`, for editors and pages."""
+    return settings_type({"env": {"name": name}}).model_json_schema()
 
 
 def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from ratchet.errors import RatchetError
 from ratchet.rendering import read_preset, render_run, rerender
-from ratchet.settings import Settings, dump_params, json_schema, load, parse, render_params
+from ratchet.settings import dump_params, json_schema, load, parse, render_params, settings_type
 from ratchet.settings_errors import known_keys
 from ratchet.yaml_files import parse_yaml, read_yaml
 from tests.flows.conftest import CHECKOUT
@@ -64,6 +64,14 @@ REFUSED = [
     (["rounds.2.x=3"], "rounds.2.x: unknown key; known there: prev"),
     (["rounds.9={}"], "rounds.9: unknown key"),
     (["last=2"], "derived from the count of rounds"),
+    (["env.options.roms=4"], "--set env.options.roms: unknown key; did you mean env.options.rooms?"),
+    (["env.options={roms: 4}"], "--set: env.options.roms: unknown key; did you mean env.options.rooms?"),
+    (["env.options.rooms=2"], "--set: env.options.rooms: 2 is refused, input should be greater than or equal to 3; it is: most receptacles"),
+    (["env.rooms=4"], "--set env.rooms: unknown key; did you mean env.options.rooms?"),
+    (["env.name=alfwrld"], "--set: env.name: no environment 'alfwrld'; did you mean 'alfworld'? (known: alfworld"),
+    (["env.name=3"], "--set: env.name: no environment '3'"),
+    (["env.name={}"], "--set: env.name: {} is refused, input should be a valid string; it is: the benchmark"),
+    (["env.name=nowhere.at_all:Game"], "env.name: no module 'nowhere.at_all'; put nowhere/at_all.py beside params.yaml, or install"),
     (["seed"], "not of the form key=value"),
     (["seed=[1"], "--set seed, line 1: not valid YAML"),
 ]
@@ -113,7 +121,7 @@ def test_the_shipped_params_and_presets_are_valid() -> None:
     assert load(CHECKOUT / "params.yaml").actor == "actor"
     for preset in ("quickstart", "alfworld"):
         parse(render_run(CHECKOUT, preset, []))
-    assert render_run(CHECKOUT, "alfworld", [])["env"]["rooms"] is None
+    assert render_run(CHECKOUT, "alfworld", [])["env"]["options"]["rooms"] is None
 
 
 def test_every_setting_is_described_and_settings_are_frozen() -> None:
@@ -139,7 +147,7 @@ def test_params_and_settings_have_the_same_keys(params: dict[str, Any]) -> None:
             found |= keys(item, f"{prefix}{'*' if mine else name}.")
         return found
 
-    assert keys(params) == set(known_keys(Settings)) - {"actors.*.path"}
+    assert keys(params) == set(known_keys(settings_type(params))) - {"actors.*.path"}
 
 
 def test_rendering_the_defaults_changes_nothing(params: dict[str, Any]) -> None:
@@ -173,11 +181,11 @@ def test_a_preset_is_named_as_the_culprit(params: dict[str, Any]) -> None:
 
 
 def test_a_value_is_yaml_and_a_text_stays_a_text(params: dict[str, Any]) -> None:
-    rendered = render_params(params, {}, ["evolve_online.lr=1e-4", "line=2024", "start=12345e678901", "env.rooms=null"])
+    rendered = render_params(params, {}, ["evolve_online.lr=1e-4", "line=2024", "start=12345e678901", "env.options.rooms=null"])
     assert rendered["evolve_online"]["lr"] == 1e-4
     assert rendered["line"] == "2024"
     assert rendered["start"] == "12345e678901"
-    assert rendered["env"]["rooms"] is None
+    assert rendered["env"]["options"]["rooms"] is None
     text = dump_params(rendered)
     assert parse_yaml(text, "") == rendered
     assert '"12345e678901"' in text and '"1":' in text

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
 
 from ratchet.envs.alfworld.env import AlfworldEnv, AnyGame
 from ratchet.envs.alfworld.expert import AlfworldExpert
@@ -17,6 +19,7 @@ from ratchet.envs.alfworld.userdata import UserGame, data_root, user_games, user
 from ratchet.envs.base import Expert, Task
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, write_json
+from ratchet.section import Section
 
 SPLITS = ("train", "seen", "select", "confirm", "test")
 OFFICIAL = {"train": "train", "seen": "valid_seen", "select": "train", "confirm": "train", "test": "valid_unseen"}
@@ -43,16 +46,28 @@ def _read(folder: Path, split: str) -> Mapping[str, AnyGame]:
     }
 
 
+class AlfworldOptions(Section):
+    """`env.options` of ALFWorld."""
+
+    games: Literal["generated", "data"] = Field("generated", description="generated rooms, or your own json_2.1.1 under ALFWORLD_DATA")
+    engine: Literal["auto", "compiled", "textworld"] = Field(
+        "auto", description="auto takes the compiled twin where it is exact and the real engine elsewhere"
+    )
+    rooms: int | None = Field(6, ge=3, description="most receptacles of a generated room, from 3; null = the whole room")
+
+
 @dataclass(frozen=True)
 class Alfworld:
-    """`env.games: generated` makes rooms; `data` takes the user's json_2.1.1 under ALFWORLD_DATA."""
+    """Rooms that are generated, or the user's json_2.1.1 under ALFWORLD_DATA."""
 
+    Options: ClassVar[type[Section]] = AlfworldOptions
     factory: str = "ratchet.envs.alfworld.benchmark:make"
 
     def prepare(self, folder: Path, settings: Any, counts: Mapping[str, int], seed: int) -> dict[str, list[Task]]:
         """Writes each split's games into `folder` and returns its tasks. `settings` is the `env` section."""
-        chosen = self._generated if settings.games == "generated" else self._given
-        return {split: chosen(folder, split, counts[split], seed, settings.rooms) for split in SPLITS}
+        options = settings.options
+        chosen = self._generated if options.games == "generated" else self._given
+        return {split: chosen(folder, split, counts[split], seed, options.rooms) for split in SPLITS}
 
     def _generated(self, folder: Path, split: str, count: int, seed: int, rooms: int | None) -> list[Task]:
         games = generate_games(split, count, seed, rooms)
@@ -74,7 +89,7 @@ class Alfworld:
 
     def arguments(self, folder: Path, settings: Any, splits: list[str]) -> dict[str, Any]:
         """Keyword arguments of `make` in a worker."""
-        return {"folder": str(folder), "splits": splits, "engine": settings.engine}
+        return {"folder": str(folder), "splits": splits, "engine": settings.options.engine}
 
     def expert(self) -> Expert:
         return AlfworldExpert()

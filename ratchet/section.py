@@ -1,0 +1,11 @@
+"""One section of settings, the base of all of them: those of Ratchet and those of an environment of one's own."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """Frozen, no unknown keys, no silent conversions (`true` is no number, `"3"` is no integer), no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=False)
