@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from flows import cli_versions
+from flows import cli_episodes, cli_versions
+from flows.cli_shared import PROJECT, RUNS, VERSIONS, Json, Preset, Sets
 from ratchet.errors import RatchetError
 
 # Everything heavy (Prefect, DVC, torch) is imported by the command that needs it: `ratchet --help` is instant.
@@ -21,9 +22,6 @@ app = typer.Typer(
 )
 
 
-RUNS, VERSIONS, EPISODES, PROJECT = "Runs", "Versions", "Episodes", "Project and store"  # groups of commands in --help
-
-
 class Panel(StrEnum):
     """Panels on which versions are compared."""
 
@@ -31,17 +29,14 @@ class Panel(StrEnum):
     confirm = "confirm"
 
 
-app.add_typer(cli_versions.app)  # without a name: its commands stand beside the others
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+for part in (cli_versions, cli_episodes):
+    app.add_typer(part.app)  # without a name: its commands stand beside the others
 
 
 @app.command(rich_help_panel=RUNS)
 def run(
-    preset: Annotated[str | None, typer.Option(help="A file of presets/, by its name; without it, params.yaml as it is.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting on top, for instance evolve_online.lr=1e-4.")
-    ] = None,
+    preset: Preset = None,
+    settings: Sets = None,
     here: Annotated[bool, typer.Option("--here", help="Run in the checkout itself, as its params.yaml says.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="ID", help="Continue a run that failed or was interrupted.")] = None,
     name: Annotated[str | None, typer.Option(help="First part of the run's id; by default the line.")] = None,

@@ -4,14 +4,15 @@ from typing import Annotated
 
 import typer
 
+from flows.cli_shared import VERSIONS, Json
+
 app = typer.Typer()
-PANEL = "Versions"
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="A version's id, a beginning of one, champion or champion:LINE.")]
 Reason = Annotated[str, typer.Option(help="Why; stays on record with the version.")]
 By = Annotated[str | None, typer.Option(help="Who decides; by default git's user.name, else the login.")]
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=VERSIONS)
 def promote(
     version: Version,
     reason: Reason,
@@ -27,7 +28,7 @@ def promote(
     promote_version(version, reason, line, by)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=VERSIONS)
 def rollback(
     reason: Reason,
     line: Annotated[str | None, typer.Argument(metavar="[LINE]", help="May be left out where there is only one.")] = None,
@@ -45,3 +46,28 @@ def rollback(
     from flows.deciding import roll_back
 
     roll_back(line, reason, to, by)
+
+
+@app.command(rich_help_panel=VERSIONS)
+def evaluate(
+    version: Version,
+    env: Annotated[
+        str | None, typer.Option(metavar="NAME[/PATTERN]", help="Another benchmark, or a kind of its tasks; by default the games of its run.")
+    ] = None,
+    panel: Annotated[str, typer.Option(help="The panel whose tasks are played.")] = "test",
+    tasks: Annotated[int | None, typer.Option(help="At most so many of them, the same for every version.")] = None,
+    json: Json = False,
+) -> None:
+    """Play a version on a panel and measure it: success, its interval, and the panel's hash.
+
+    **Examples**
+
+    - `ratchet evaluate champion`
+
+    - `ratchet evaluate 1a2b3c --env scienceworld/lifespan-longest-lived --tasks 20`
+
+    Nothing of it enters the registry: what decides are the runs' own panels. Do not choose versions by the test panel.
+    """
+    from flows.measuring import evaluate as measure
+
+    measure(version, env, panel, tasks, json)
