@@ -1,27 +1,31 @@
 """The index in SQL: what cards, outbox and the runs' Parquet files hold, for questions over many of them.
 
-Everything is written as delete + insert in one transaction, which every dialect understands, through Core with lists.
+Everything is written as delete + insert in one transaction, which every dialect understands: lists through Core, and COPY where the
+rows are many and the database is PostgreSQL. A checkout touches only its own rows, so a team's checkouts may share one database.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, select
 
 from ratchet.episodes.files import read_table
-from ratchet.files import sha256_files, sha256_json
+from ratchet.files import read_json, sha256_files, sha256_json, write_json
 from ratchet.store.cards import Card, entry_id, read_cards, weights_of
 from ratchet.store.champions import champions
-from ratchet.store.database import open_index
+from ratchet.store.database import with_index
 from ratchet.store.locks import locked
 from ratchet.store.outbox import delivered, pending
-from ratchet.store.tables import BY_CARD, BY_KIND, alerts, checks, decisions, evaluations, files, metadata, steps, versions
+from ratchet.store.tables import BY_KIND, OF_CHECKOUT, alerts, checks, decisions, evaluations, files, steps, versions
 
 HERE = "here"  # run id of the checkout itself as a workspace
 CHUNK = 20_000
@@ -46,19 +50,49 @@ def workspaces(root: Path) -> list[tuple[str, Path]]:
     return found + ([(HERE, root)] if (root / "data").is_dir() else [])
 
 
+def checkout_id(root: Path) -> str:
+    """Tells this checkout's rows from others' in a shared database: 12 hex, kept in `.ratchet/checkout.json`.
+
+    A checkout that was moved stays the same; a copy of one that is still there becomes another.
+    """
+    path, here = root / ".ratchet" / "checkout.json", str(root.resolve())
+    with locked(root, "checkout"):
+        known = read_json(path) if path.is_file() else {"id": secrets.token_hex(6), "path": ""}
+        if known["path"] != here:
+            original = Path(known["path"] or here) / ".ratchet" / "checkout.json"
+            if original != path and original.is_file() and read_json(original) == known:
+                known["id"] = secrets.token_hex(6)
+            known["path"] = here
+            write_json(path, known)
+    return known["id"]
+
+
 def rebuild(root: Path) -> dict[str, int]:
-    """Empties the index and fills it from cards, outbox and the runs' files; returns the rows of each table (`ratchet index`)."""
-    engine = open_index(root)
-    with locked(root, "index"), engine.begin() as connection:
-        for table in reversed(metadata.sorted_tables):
-            connection.execute(delete(table))
+    """Empties this checkout's part of the index and fills it from cards, outbox and the runs' files (`ratchet index`).
+
+    Returns the rows of each table.
+    """
+
+    def work(engine: Engine) -> dict[str, int]:
+        with locked(root, "index"), engine.begin() as connection:
+            _empty(connection, root, OF_CHECKOUT)
+        index_registry(engine, root)
+        for run_id, workspace in workspaces(root):
+            index_run(engine, workspace, run_id, root)
+        return _counts(engine, root)
+
+    return with_index(root, work)
+
+
+def take_up(engine: Engine, root: Path, workspace: Path, run_id: str) -> None:
+    """Registry and one run into the index; all runs where the index holds none of this checkout yet, for instance a new one."""
     index_registry(engine, root)
-    for run_id, workspace in workspaces(root):
-        index_run(engine, workspace, run_id, root)
     with engine.connect() as connection:
-        counts = {table.name: connection.execute(select(func.count()).select_from(table)).scalar_one() for table in metadata.sorted_tables}
-    engine.dispose()
-    return counts
+        is_new = connection.execute(select(files.c.file_id).where(files.c.checkout == checkout_id(root)).limit(1)).first() is None
+    index_run(engine, workspace, run_id, root)
+    for one_id, one in workspaces(root) if is_new else []:
+        if one_id != run_id:
+            index_run(engine, one, one_id, root)
 
 
 def index_registry(engine: Engine, root: Path) -> None:
@@ -67,14 +101,18 @@ def index_registry(engine: Engine, root: Path) -> None:
         cards = read_cards(root / "registry")
         champion_of = champions(root / "registry")
         waiting, done = pending(root), delivered(root)
+        rows: dict[Table, list[dict[str, Any]]] = {
+            versions: [_version_row(root, card, champion_of) for card in cards],
+            evaluations: [_evaluation_row(card["version"], one) for card in cards for one in card["evaluations"]],
+            decisions: [_decision_row(card["version"], one) for card in cards for one in card["decisions"]],
+            checks: _check_rows(cards),
+            alerts: [_alert_row(event, False) for event in waiting] + [_alert_row(event, True) for event in done],
+        }
+        checkout = checkout_id(root)
         with engine.begin() as connection:
-            for table in (*reversed(BY_CARD), checks, alerts):
-                connection.execute(delete(table))
-            _insert(connection, versions, [_version_row(root, card, champion_of) for card in cards])
-            _insert(connection, evaluations, [_evaluation_row(card["version"], one) for card in cards for one in card["evaluations"]])
-            _insert(connection, decisions, [_decision_row(card["version"], one) for card in cards for one in card["decisions"]])
-            _insert(connection, checks, _check_rows(cards))
-            _insert(connection, alerts, [_alert_row(event, False) for event in waiting] + [_alert_row(event, True) for event in done])
+            _empty(connection, root, rows)
+            for table, ones in rows.items():
+                _insert(connection, table, [{"checkout": checkout, **one} for one in ones])
 
 
 def index_run(engine: Engine, workspace: Path, run_id: str, root: Path | None = None) -> int:
@@ -84,15 +122,16 @@ def index_run(engine: Engine, workspace: Path, run_id: str, root: Path | None = 
     transaction a file, so a killed call leaves whole files. `root` is the checkout whose lock is taken (default: the
     workspace's own). Raises RatchetError for a damaged file.
     """
-    written = 0
+    written, checkout = 0, checkout_id(root or workspace)
     with locked(root or workspace, "index"):
         with engine.connect() as connection:
-            known = {row.path: row for row in connection.execute(select(files).where(files.c.run_id == run_id))}
+            mine = select(files).where(files.c.checkout == checkout, files.c.run_id == run_id)
+            known = {row.path: row for row in connection.execute(mine)}
         found = {str(path.relative_to(workspace)): (kind, path) for kind, path in _parquet_files(workspace)}
         with engine.begin() as connection:
             _forget(connection, [known[path].file_id for path in known.keys() - found.keys()])
         for relative, (kind, path) in sorted(found.items()):
-            written += _index_file(engine, run_id, relative, kind, path, known.get(relative))
+            written += _index_file(engine, checkout, run_id, relative, kind, path, known.get(relative))
     return written
 
 
@@ -110,14 +149,15 @@ def _parquet_files(workspace: Path) -> Iterator[tuple[str, Path]]:
                 yield kind, path
 
 
-def _index_file(engine: Engine, run_id: str, relative: str, kind: str, path: Path, known: Any) -> int:
+def _index_file(engine: Engine, checkout: str, run_id: str, relative: str, kind: str, path: Path, known: Any) -> int:
     if not path.is_file():
         return 0  # its stage has begun again since the folder was listed; the next call finds the new file
     stat = path.stat()
     if known is not None and (known.size, known.modified) == (stat.st_size, stat.st_mtime_ns):
         return 0
     row: dict[str, Any] = {
-        "file_id": sha256_json([run_id, relative])[:12],
+        "file_id": sha256_json([checkout, run_id, relative])[:12],
+        "checkout": checkout,
         "run_id": run_id,
         "path": relative,
         "kind": kind,
@@ -134,9 +174,7 @@ def _index_file(engine: Engine, run_id: str, relative: str, kind: str, path: Pat
     with engine.begin() as connection:
         _forget(connection, [row["file_id"]])
         connection.execute(insert(files), row | {"rows": table.num_rows})
-        for batch in table.append_column("file_id", pa.repeat(row["file_id"], table.num_rows)).to_batches(max_chunksize=CHUNK):
-            names, columns = batch.schema.names, [column.to_pylist() for column in batch.columns]
-            _insert(connection, target, [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
+        _load(connection, target, table.append_column("file_id", pa.repeat(row["file_id"], table.num_rows)))
     return table.num_rows
 
 
@@ -164,6 +202,41 @@ def _columns(path: Path, kind: str, target: Table) -> pa.Table:
 def _forget(connection: Connection, file_ids: Iterable[str]) -> None:
     for file_id in file_ids:
         connection.execute(delete(files).where(files.c.file_id == file_id))  # its rows go with it (ON DELETE CASCADE)
+
+
+def _load(connection: Connection, target: Table, table: pa.Table) -> None:
+    """Many rows, whose columns are named as those of `target`."""
+    for batch in table.to_batches(max_chunksize=CHUNK):
+        names = batch.schema.names
+        if connection.dialect.name == "postgresql":
+            quoted = ", ".join(map(connection.dialect.identifier_preparer.quote, names))
+            text = io.BytesIO()
+            # texts are quoted and nulls are not, which is how COPY tells them apart
+            pyarrow.csv.write_csv(batch, text, pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed"))
+            cursor = connection.connection.cursor()
+            with cursor.copy(f"COPY {target.name} ({quoted}) FROM STDIN (FORMAT csv)") as copy:
+                copy.write(text.getvalue())
+        else:
+            columns = [column.to_pylist() for column in batch.columns]
+            _insert(connection, target, [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
+
+
+def _empty(connection: Connection, root: Path, tables: Iterable[Table]) -> None:
+    """Deletes this checkout's rows of `tables`, given parents first; what hangs on them goes along (ON DELETE CASCADE)."""
+    mine = checkout_id(root)
+    for table in reversed(list(tables)):
+        connection.execute(delete(table).where(table.c.checkout == mine))
+
+
+def _counts(engine: Engine, root: Path) -> dict[str, int]:
+    """Rows of this checkout in each table."""
+    mine = checkout_id(root)
+    queries = {table.name: select(func.count()).where(table.c.checkout == mine) for table in OF_CHECKOUT}
+    queries |= {
+        table.name: select(func.count()).select_from(table.join(files)).where(files.c.checkout == mine) for table in BY_KIND.values()
+    }
+    with engine.connect() as connection:
+        return {name: connection.execute(query).scalar_one() for name, query in queries.items()}
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -16,8 +16,8 @@ from ratchet.evaluation.outcomes import only
 from ratchet.store import workspace as outs
 from ratchet.store.cards import Card, add_version, append_check, append_decision, append_evaluation, holds, read_card, weights_of
 from ratchet.store.champions import champions, set_champion
-from ratchet.store.database import open_index
-from ratchet.store.index import index_registry, index_run
+from ratchet.store.database import with_index
+from ratchet.store.index import take_up
 from ratchet.store.locks import locked
 from ratchet.store.outbox import Event, put
 from ratchet.store.queries import same_panel
@@ -30,7 +30,8 @@ def sync(root: Path, workspace: Path, run_id: str) -> list[Event]:
     """Brings registry, champion link, index and outbox of the checkout `root` up to date with a workspace.
 
     `run_id` is the name of its folder under runs/, or `index.HERE` for the checkout itself. Returns the events that are new.
-    Raises RatchetError for a damaged out or card; what was written before stays and the next call goes on from there.
+    Raises RatchetError for a damaged out or card, IndexUnreachable for a database server that stays away; what was written before stays
+    and the next call goes on from there.
     """
     registry = root / "registry"
     _sync_versions(root, registry, workspace, run_id)
@@ -38,10 +39,7 @@ def sync(root: Path, workspace: Path, run_id: str) -> list[Event]:
     _sync_checks(registry, workspace, run_id)
     _sync_decisions(root, registry, workspace, run_id)
     new = [event for event in events_of(workspace, run_id) if put(root, event)]
-    engine = open_index(root)
-    index_registry(engine, root)
-    index_run(engine, workspace, run_id, root)
-    engine.dispose()
+    with_index(root, lambda engine: take_up(engine, root, workspace, run_id))
     return new
 
 

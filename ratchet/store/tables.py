@@ -1,11 +1,12 @@
 """Tables of the index. All of it can be rebuilt: from the cards, the outbox, and the runs' Parquet files.
 
-Rows that come from a file carry its `file_id`, so a file that changed is replaced whole. Episodes and steps have no texts.
+Rows that come from a file carry its `file_id`, so a file that changed is replaced whole. Episodes and steps have no texts. Several
+checkouts may share one database: every row belongs to one of them, by its `checkout` or its file's.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, ForeignKeyConstraint, Integer, MetaData, String, Table, Text
 
 metadata = MetaData(
     naming_convention={
@@ -22,8 +23,16 @@ def _key(name: str) -> Column[str]:
     return Column(name, String, primary_key=True)
 
 
+def _checkout() -> Column[str]:
+    return Column("checkout", String, primary_key=True)
+
+
 def _version() -> Column[str]:
-    return Column("version", String, ForeignKey("versions.version", ondelete="CASCADE"), nullable=False, index=True)
+    return Column("version", String, nullable=False, index=True)
+
+
+def _of_version() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["checkout", "version"], ["versions.checkout", "versions.version"], ondelete="CASCADE")
 
 
 def _file() -> Column[str]:
@@ -33,6 +42,7 @@ def _file() -> Column[str]:
 versions = Table(
     "versions",
     metadata,
+    _checkout(),
     _key("version"),
     Column("line", String, index=True),
     Column("status", String),  # candidate, champion, archived
@@ -53,6 +63,7 @@ versions = Table(
 evaluations = Table(
     "evaluations",
     metadata,
+    _checkout(),
     _key("evaluation_id"),
     _version(),
     Column("run_id", String, index=True),
@@ -74,11 +85,13 @@ evaluations = Table(
     Column("truncated_share", Float),
     Column("outcomes", Text),  # Parquet file, relative to the checkout
     Column("at", String),
+    _of_version(),
 )
 
 decisions = Table(
     "decisions",
     metadata,
+    _checkout(),
     _key("decision_id"),
     _version(),
     Column("run_id", String, index=True),
@@ -96,11 +109,13 @@ decisions = Table(
     Column("stop", Text),
     Column("reasons", Text),  # JSON list
     Column("at", String),
+    _of_version(),
 )
 
 checks = Table(
     "checks",
     metadata,
+    _checkout(),
     _key("check_id"),
     Column("run_id", String, index=True),
     Column("round", Integer),
@@ -115,6 +130,7 @@ checks = Table(
 drift = Table(
     "drift",
     metadata,
+    _checkout(),
     _key("drift_id"),
     Column("run_id", String, index=True),
     Column("round", Integer),
@@ -128,6 +144,7 @@ drift = Table(
 alerts = Table(
     "alerts",
     metadata,
+    _checkout(),
     _key("event_id"),
     Column("kind", String, index=True),
     Column("run_id", String),
@@ -142,7 +159,8 @@ alerts = Table(
 files = Table(
     "files",
     metadata,
-    _key("file_id"),  # 12 hex of (run_id, path)
+    _key("file_id"),  # 12 hex of (checkout, run_id, path)
+    Column("checkout", String, nullable=False, index=True),
     Column("run_id", String, nullable=False, index=True),
     Column("path", Text, nullable=False),  # relative to the workspace
     Column("kind", String, nullable=False),
@@ -225,4 +243,4 @@ steps = Table(
 )
 
 BY_KIND = {"episodes": episodes, "steps": steps, "outcomes": outcomes}
-BY_CARD = (versions, evaluations, decisions)
+OF_CHECKOUT = (versions, evaluations, decisions, checks, drift, alerts, files)  # parents before children; the other tables hang on files

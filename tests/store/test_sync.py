@@ -46,7 +46,7 @@ def test_syncing_again_changes_no_byte_and_tells_nothing(tmp_path: Path) -> None
     assert [event.id for event in pending(tmp_path)] == [first[1].id]
 
 
-def test_syncing_after_every_stage_comes_to_the_same_as_once_at_the_end(tmp_path: Path) -> None:
+def test_syncing_after_every_stage_comes_to_the_same_as_once_at_the_end(tmp_path: Path, database: str) -> None:
     step, once = tmp_path / "step", tmp_path / "once"
     workspace, events = step / "runs/run-1", []
 
