@@ -19,8 +19,9 @@ def run(stage: Stage) -> None:
     """Writes data/demonstrations."""
     settings = stage.settings
     tasks = keyed_choice(read_panel(stage.path("data/panels/train.json")).tasks, settings.demonstrate.episodes, settings.seed, 1)
-    policy = expert_policy(settings, settings.demonstrate.slip_rate) if settings.demonstrate.policy == "expert" else random_policy()
-    with open_pool(stage.path("data/games"), settings.env, ["train"], admissible=True) as pool:
+    games, chosen = stage.path("data/games"), settings.demonstrate
+    policy = expert_policy(settings, games, chosen.slip_rate) if chosen.policy == "expert" else random_policy()
+    with open_pool(games, settings.env, ["train"], admissible=True) as pool:
         episodes, steps = play_shards(stage, policy.policy_id, [Job(task, settings.seed) for task in tasks], policy, pool, shard=SHARD, rows=256)
     solved = np.asarray(episodes["solved"].to_pylist(), bool)
     if not solved.any():

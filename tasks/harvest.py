@@ -54,7 +54,7 @@ def _member(stage: Stage, name: str, tasks: list[Task], previous: str) -> tuple[
 def _policy(stage: Stage, name: str, previous: str) -> Policy:
     settings = stage.settings
     if name == "expert":
-        return expert_policy(settings)
+        return expert_policy(settings, stage.path("data/games"))
     if name == "random":
         return random_policy()
     folder = stage.path(f"models/rounds/{previous}/start" if name == settings.actor else f"models/warm/{name}")

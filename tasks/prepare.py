@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ratchet.envs.benchmarks import benchmark, open_pool
 from ratchet.episodes.tokenizer import train_tokenizer
+from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import make_panel, write_panel
+from ratchet.policies.base import Policy
 from ratchet.rollout.play import Job, play
+from ratchet.settings import Settings
 from tasks.common import Stage, main, say
-from tasks.rollouts import expert_policy
+from tasks.rollouts import expert_policy, random_policy
 
 TOKENIZER_GAMES = 2000  # an expert's episodes on so many training games are the tokenizer's text
 
@@ -25,12 +30,21 @@ def run(stage: Stage) -> None:
         hashes[split] = panel.hash
     with open_pool(games, settings.env, ["train"], admissible=True) as pool:
         jobs = [Job(task, settings.seed) for task in tasks["train"][:TOKENIZER_GAMES]]
-        _, steps = play(jobs, expert_policy(settings), pool, max_steps=settings.env.max_steps, rows=256)
+        _, steps = play(jobs, _speaker(settings, games), pool, max_steps=settings.env.max_steps, rows=256)
     texts = steps["observation"].to_pylist() + steps["reply"].to_pylist()
     size = train_tokenizer(texts, settings.prepare.vocab_size, stage.out("models/tokenizer"))
     say(f"prepare: a tokenizer of {size} tokens from {len(jobs)} episodes")
     stage.metrics({"games": {split: len(chosen) for split, chosen in tasks.items()}, "vocab_size": size, "panels": hashes})
     stage.finish()
+
+
+def _speaker(settings: Settings, games: Path) -> Policy:
+    """Whose episodes are the tokenizer's text: the expert, or a random walk where the benchmark has none."""
+    try:
+        return expert_policy(settings, games)
+    except RatchetError as reason:
+        say(f"prepare: {reason}; the tokenizer is made of random episodes")
+        return random_policy()
 
 
 if __name__ == "__main__":

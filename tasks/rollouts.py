@@ -21,12 +21,14 @@ from ratchet.settings import Settings
 from tasks.common import Progress, Stage
 
 
-def expert_policy(settings: Settings, slip_rate: float = 0.0) -> Policy:
-    """The benchmark's expert; with a `slip_rate` it now and then names the wrong thing and has to recover."""
+def expert_policy(settings: Settings, games: Path, slip_rate: float = 0.0) -> Policy:
+    """The benchmark's expert on what `prepare` wrote into `games`; with a `slip_rate` it now and then names the wrong thing and
+    has to recover. Raises RatchetError where the benchmark has none."""
     one = benchmark(settings.env.name)
+    one.expert(games)  # where there is none, that is said before anything is played
 
     def player(seed: int, episode_id: str) -> Player:
-        return SlippingPlayer(one.expert(), slip_rate, seed, episode_id) if slip_rate else one.expert()
+        return SlippingPlayer(one.expert(games), slip_rate, seed, episode_id) if slip_rate else one.expert(games)
 
     return ScriptedPolicy(player, policy_id="expert", version="expert")
 

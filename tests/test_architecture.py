@@ -106,7 +106,8 @@ def test_a_folder_of_a_room_with_code_is_a_package() -> None:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {_normal(text) for text in [*project["dependencies"], *project["optional-dependencies"]["textworld"]]}
+    extras = [text for name, texts in project["optional-dependencies"].items() if name != "dev" for text in texts]
+    declared = {_normal(text) for text in [*project["dependencies"], *extras]}
     own = {*ROOMS, *sys.stdlib_module_names}
     distributions = packages_distributions()
     used = {name.split(".")[0] for room in ROOMS for path in files(room) for _, name in imports(path.read_text(encoding="utf-8"))} - own

@@ -39,8 +39,8 @@ class Benchmark(Protocol):
         """Keyword arguments of `factory` in a worker that plays tasks of `splits`."""
         ...
 
-    def expert(self) -> Expert:
-        """A new expert, for one episode. Raises RatchetError where there is none."""
+    def expert(self, folder: Path) -> Expert:
+        """A new expert, for one episode; `folder` is what `prepare` wrote. Raises RatchetError where there is none."""
         ...
 
 

@@ -91,5 +91,5 @@ class Alfworld:
         """Keyword arguments of `make` in a worker."""
         return {"folder": str(folder), "splits": splits, "engine": settings.options.engine}
 
-    def expert(self) -> Expert:
+    def expert(self, folder: Path) -> Expert:
         return AlfworldExpert()

