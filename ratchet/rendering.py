@@ -14,6 +14,7 @@ from typing import Any
 
 from ratchet.envs.benchmarks import default_options, look_in
 from ratchet.errors import RatchetError
+from ratchet.policies.served_settings import complete
 from ratchet.settings import derived, parse, settings_type
 from ratchet.settings_errors import unknown_key
 from ratchet.yaml_files import flow_yaml, parse_yaml, read_yaml
@@ -31,8 +32,10 @@ def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str],
     """
     try:
         params = _lay_over(copy.deepcopy(base), preset)
+        _complete_served(params)
         for text in sorted(sets, key=lambda text: not _related(_key(text), "env.name")):  # options belong to a name
             _apply(params, text)
+            _complete_served(params)
         _derive(params, base.get("rounds"))
         parse(params, "")
     except RatchetError as error:
@@ -46,7 +49,7 @@ def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str],
 def render_run(root: Path, preset: str | None, sets: list[str]) -> dict[str, Any]:
     """Params of a run from the files of a checkout: params.yaml, presets/NAME.yaml where a preset is named, and `sets`.
 
-    Paths of pretrained actors become absolute, since a run's workspace is another folder. Raises RatchetError, also for a preset or
+    Paths of pretrained actors and of tokenizers become absolute, since a run's workspace is another folder. Raises RatchetError, also for a preset or
     a model's folder that is not there.
     """
     look_in(root)
@@ -58,6 +61,11 @@ def render_run(root: Path, preset: str | None, sets: list[str]) -> dict[str, Any
             if not (folder / "config.json").is_file():
                 raise RatchetError(f"actors.{name}.path: {folder} holds no config.json; give a local folder in Hugging Face's layout")
             actor["path"] = str(folder)
+    for name, entry in params["served"].items():
+        if entry["tokenizer"] is not None:
+            entry["tokenizer"] = str((root / entry["tokenizer"]).resolve())
+            if not Path(entry["tokenizer"], "tokenizer.json").is_file():
+                raise RatchetError(f"served.{name}.tokenizer: {entry['tokenizer']} holds no tokenizer.json; give the folder of the model")
     return params
 
 
@@ -136,6 +144,12 @@ def _lay_over(params: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
+def _complete_served(params: dict[str, Any]) -> None:
+    """Served models with all their keys; what is no mapping is left for `parse` to refuse."""
+    if isinstance(params.get("served"), dict):
+        params["served"] = {name: complete(entry) for name, entry in params["served"].items()}
+
+
 def _at(values: Any, *path: str) -> Any:
     for part in path:
         values = values.get(part) if isinstance(values, dict) else None
@@ -147,7 +161,7 @@ def _key(text: str) -> str:
 
 
 def _apply(params: dict[str, Any], text: str) -> None:
-    """One `a.b.c=value` into `params`. Every key on the way must be there; the last one may name a new actor."""
+    """One `a.b.c=value` into `params`. Every key on the way must be there; the last one may name a new actor or served model."""
     dotted, equals, value_text = text.partition("=")
     path = dotted.strip().split(".")
     if not equals or not all(path):
@@ -173,7 +187,7 @@ def _parent(params: dict[str, Any], path: list[str]) -> Any:
     for place, part in enumerate(path):
         found = _holds(current, part)
         is_last = place == len(path) - 1
-        if not found and not (is_last and path[:-1] == ["actors"]):
+        if not found and not (is_last and path[:-1] in (["actors"], ["served"])):
             raise RatchetError(f"--set {unknown_key(path[: place + 1], settings_type(params))}")
         if is_last:
             return current

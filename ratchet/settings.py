@@ -6,6 +6,7 @@ refused here, when it is read, in one line: what is wrong, in which file and key
 
 from __future__ import annotations
 
+import difflib
 import re
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, create_model, m
 
 from ratchet.envs.benchmarks import benchmark_class, look_in
 from ratchet.errors import RatchetError
+from ratchet.policies.served_settings import Served
 from ratchet.section import Section
 from ratchet.settings_errors import explain
 from ratchet.yaml_files import read_yaml
@@ -153,7 +155,7 @@ class Loop(Section):
 class PoolMember(Section):
     """One policy of the harvest."""
 
-    policy: str = Field(description="expert, random, or the name of an actor")
+    policy: str = Field(description="expert, random, or the name of an actor or of a served model")
     share: float = Field(gt=0, le=1, description="its share of the episodes; all shares sum to 1")
 
 
@@ -288,6 +290,7 @@ class Settings(Section):
     evaluate: Evaluate = Field(description="how panels are played")
     decide: Decide = Field(description="when a version becomes champion")
     final: Final = Field(description="the last comparison")
+    served: dict[str, Served] = Field(description="models behind OpenAI-compatible servers, by names of yours, for the harvest's pool")
     report: Report = Field(description="the page")
 
     @model_validator(mode="after")
@@ -311,16 +314,22 @@ def derived(rounds: list[str], actor: str) -> dict[str, Any]:
 
 
 def _check_actors(settings: Settings) -> None:
-    for name in settings.actors:
-        if name in SCRIPTED or not _ACTOR_NAME.fullmatch(name):
-            raise ValueError(
-                f"actors.{name}: not a usable name; take lower-case letters, digits, - and _, starting with a letter, and not "
-                + " or ".join(SCRIPTED)
-            )
-    known = [*SCRIPTED, *settings.actors]
+    for section, names in (("actors", settings.actors), ("served", settings.served)):
+        for name in names:
+            if name in SCRIPTED or not _ACTOR_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{section}.{name}: not a usable name; take lower-case letters, digits, - and _, starting with a letter, and not "
+                    + " or ".join(SCRIPTED)
+                )
+    for name in settings.served:
+        if name in settings.actors:
+            raise ValueError(f"served.{name}: an actor has this name; take another one")
+    known = [*SCRIPTED, *settings.actors, *settings.served]
     for place, member in enumerate(settings.harvest.pool):
         if member.policy not in known:
-            raise ValueError(f"harvest.pool.{place}.policy: nobody is called {member.policy!r}; take one of {', '.join(known)}")
+            near = difflib.get_close_matches(member.policy, known, n=1)
+            what = f"did you mean {near[0]}?" if near else f"take one of {', '.join(known)}"
+            raise ValueError(f"harvest.pool.{place}.policy: nobody is called {member.policy!r}; {what}")
 
 
 def _check_rounds(settings: Settings) -> None:
