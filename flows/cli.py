@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows import cli_episodes, cli_versions
+from flows import cli_episodes, cli_project, cli_versions
 from flows.cli_shared import PROJECT, RUNS, VERSIONS, Json, Preset, Sets
 from ratchet.errors import RatchetError
 
@@ -29,7 +29,7 @@ class Panel(StrEnum):
     confirm = "confirm"
 
 
-for part in (cli_versions, cli_episodes):
+for part in (cli_versions, cli_episodes, cli_project):
     app.add_typer(part.app)  # without a name: its commands stand beside the others
 
 
@@ -151,7 +151,7 @@ def waive(
 
 @app.command(rich_help_panel=PROJECT)
 def render() -> None:
-    """Renew what params.yaml derives from its rounds.
+    """Renew what is derived: rounds in params.yaml, and in a project what stands for the installed package.
 
     Write `rounds: 3` into params.yaml and run `ratchet render`: `rounds`, `evaluations` and `last` become what DVC needs.
     """

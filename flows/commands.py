@@ -10,6 +10,7 @@ from rich.table import Table
 from flows import workspace
 from flows.results import percent
 from flows.view import duration, make_view, watching
+from ratchet import installed
 from ratchet.errors import RatchetError
 
 
@@ -82,6 +83,9 @@ def render_here() -> None:
     from ratchet.files import write_bytes
     from ratchet.rendering import rerender
 
+    for folder in dict.fromkeys((root(), workspace.nearest(Path.cwd()))):
+        for name in installed.renew(folder):
+            print(f"{folder / installed.FOLDER / name}: renewed")
     path = root() / "params.yaml"
     before = path.read_text(encoding="utf-8")
     after = rerender(before, path.parent)

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from flows.quiet import prepare_prefect
 
@@ -26,8 +28,9 @@ from flows.record import RunRecord  # noqa: E402
 from flows.stages import StageFailed, StageLocked, StageResult, log_path, run_stage  # noqa: E402
 from flows.view import watching  # noqa: E402
 from ratchet.errors import RatchetError  # noqa: E402
-from ratchet.rendering import render_run  # noqa: E402
+from ratchet.rendering import MAX_ROUNDS, render_run  # noqa: E402
 from ratchet.store import outbox  # noqa: E402
+from ratchet.store.database import IndexUnreachable  # noqa: E402
 
 LOCK_RETRY_S = [1, 2, 4, 8]
 SEAL, REFUSED = "seal", "not sealed"  # the stage that may refuse, and how it says so
@@ -70,23 +73,27 @@ def _run_name() -> str:
 
 @flow(name="evolve", flow_run_name=_run_name, persist_result=False)
 def evolve(
-    preset: str | None = None,
-    settings: list[str] | None = None,
-    resume: str | None = None,
+    preset: Annotated[str | None, Field(description="A file of presets/, by its name; empty: params.yaml as it is.")] = None,
+    rounds: Annotated[int | None, Field(ge=1, le=MAX_ROUNDS, description="How many rounds; empty: as the preset says.")] = None,
+    seed: Annotated[int | None, Field(ge=0, lt=2**31, description="Seed of everything random; empty: as the preset says.")] = None,
+    settings: Annotated[
+        list[str] | None, Field(description="Settings on top, one `key=value` each, for instance evolve_online.lr=1e-4.")
+    ] = None,
+    resume: Annotated[str | None, Field(description="Id of a run to continue as it was set up; leave everything else empty.")] = None,
+    name: Annotated[str | None, Field(description="First part of the new run's id; empty: its line.")] = None,
     here: bool = False,
-    name: str | None = None,
     checkout: Path | None = None,
 ) -> str:
-    """Trains, compares and keeps: one run, in a workspace of its own. Returns its id.
+    """Trains, compares and keeps a version only when it is measurably better: one run, in a workspace of its own. Returns its id.
 
-    preset: name of a file in presets/; settings: `key=value` texts that come on top. resume: id of a run to continue, as it was
-    set up. here: run what the checkout's params.yaml says in the checkout itself. name: first part of the new run's id, by
-    default the line. checkout: by default the one around the current folder.
-
-    Raises RunFailed, RunStopped, or RatchetError for input that cannot work.
+    `here` runs what the checkout's params.yaml says in the checkout itself; `checkout` is by default the one around the current
+    folder. Raises RunFailed, RunStopped, or RatchetError for input that cannot work.
     """
     root = workspace.find_root((checkout or Path.cwd()).resolve())
-    run_id, folder = open_run(root, preset, settings or [], resume, here, name)
+    fields = {"rounds": rounds, "seed": seed}
+    on_top = [*(f"{key}={value}" for key, value in fields.items() if value is not None), *(settings or [])]
+    run_id, folder = open_run(root, preset or None, on_top, resume or None, here, name or None)
+    get_run_logger().info("run %s in %s", run_id, folder)
     with workspace.running(folder):
         workspace.refresh_waivers(root, folder)
         _run(root, folder, run_id)
@@ -152,6 +159,9 @@ def _run(root: Path, folder: Path, run_id: str) -> None:
     except RunStopped as error:
         record.end("stopped", str(error))
         raise
+    except IndexUnreachable as error:
+        record.end("failed", str(error))
+        raise RunFailed(f"{error} and go on with {way_on(run_id)}") from error
     except RatchetError as error:
         record.end("failed", str(error))
         raise
@@ -191,9 +201,14 @@ def _failed(root: Path, folder: Path, run_id: str, name: str, attempt: str, erro
 
 
 def _share_or_note(root: Path, folder: Path, run_id: str) -> None:
-    """A busy index must not end hours of training: everything is taken up again after the next stage, and at the end for good."""
+    """A busy index must not end hours of training: everything is taken up again after the next stage, and at the end for good.
+
+    A database server that stays away ends the run: what is trained after that would be seen by nobody. It resumes from here.
+    """
     try:
         _share(root, folder, run_id)
+    except IndexUnreachable:
+        raise
     except RatchetError as error:
         watching.get().note(f"not shared yet: {error}")
         get_run_logger().warning("not shared yet: %s", error)

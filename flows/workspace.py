@@ -19,6 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from ratchet import installed
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, write_bytes
 from ratchet.settings import dump_params, load
@@ -47,11 +48,17 @@ def find_root(start: Path) -> Path:
 
     Raises RatchetError where there is none.
     """
+    folder = nearest(start)
+    is_workspace = folder.parent.name == RUNS and (folder.parent.parent / "dvc.yaml").is_file()
+    return folder.parent.parent if is_workspace else folder
+
+
+def nearest(start: Path) -> Path:
+    """The nearest folder from `start` upwards with params.yaml and dvc.yaml: a checkout, or a run's workspace."""
     for folder in (start, *start.parents):
         if (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file():
-            is_workspace = folder.parent.name == RUNS and (folder.parent.parent / "dvc.yaml").is_file()
-            return folder.parent.parent if is_workspace else folder
-    raise RatchetError(f"{start}: no checkout of Ratchet here or above (params.yaml, dvc.yaml); change into one")
+            return folder
+    raise RatchetError(f"{start}: no checkout of Ratchet here or above (params.yaml, dvc.yaml); change into one, or `ratchet init my-project`")
 
 
 def new_id(name: str) -> str:
@@ -81,6 +88,7 @@ def create(root: Path, run_id: str, params: dict[str, Any]) -> Path:
         prepared = place_start(root, workspace, params)
         write_bytes(workspace / "params.yaml", dump_params(prepared).encode())
         refresh_waivers(root, workspace)
+        installed.renew(workspace)
     except BaseException:
         _discard(root, workspace)
         raise

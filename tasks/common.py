@@ -17,6 +17,7 @@ import yaml
 
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_files, sha256_json, write_json
+from ratchet.installed import require_current
 from ratchet.settings import Settings, load
 
 SKIPPED = "skipped.json"
@@ -196,6 +197,7 @@ def main(name: str, run: Callable[[Stage], None], key: str | None = None) -> Non
     try:
         root = Path.cwd()
         stage = Stage(root, load(root / "params.yaml"), name, getattr(arguments, "key", None))
+        require_current(root, stage.entry["deps"])
         run(stage)
     except RatchetError as error:
         print(f"{name}: {error}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_files, sha256_json
+from ratchet.installed import FOLDER
 
 CODE = ("ratchet", "tasks", "monitoring")
 
@@ -43,8 +44,11 @@ def hashes_of(folder: Path, label: dict[str, Any], code: str | None) -> dict[str
 
 
 def code_hash(workspace: Path) -> str | None:
-    """Over the names and bytes of the code that made the outs: dvc.yaml and the Python files of library, stages and monitoring."""
-    paths = [path for room in CODE for path in sorted((workspace / room).rglob("*.py"))]
+    """Over the names and bytes of the code that made the outs: dvc.yaml and the Python files of library, stages and monitoring.
+
+    In a project the fingerprints of the installed package stand for the latter.
+    """
+    paths = [path for room in CODE for path in sorted((workspace / room).rglob("*.py"))] + sorted((workspace / FOLDER).glob("*"))
     paths += [path for path in [workspace / "dvc.yaml"] if path.is_file()]
     names = [str(path.relative_to(workspace)) for path in paths]
     return sha256_json([names, sha256_files(paths)]) if paths else None

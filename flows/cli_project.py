@@ -1,0 +1,32 @@
+"""Commands about a project: begin one, see whether it can work, set it up, tidy it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli_shared import PROJECT
+
+app = typer.Typer()
+
+
+@app.command(rich_help_panel=PROJECT)
+def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]) -> None:
+    """Begin a project of your own: a git repository with settings, presets and stages that run the installed package.
+
+    **Example**: `ratchet init my-project && cd my-project && ratchet run --preset smoke`
+    """
+    from flows.project import init as begin
+
+    begin(folder)
+
+
+@app.command(rich_help_panel=PROJECT)
+def schema(write: Annotated[bool, typer.Option("--write", help="Write params.schema.json, which editors read.")] = False) -> None:
+    """Print the JSON Schema of params.yaml: every setting with its type, bounds and meaning.
+
+    **Examples**: `ratchet schema | jq .properties`, `ratchet schema --write` after naming an environment of your own
+    """
+    from flows.schema import print_or_write
+
+    print_or_write(write)
