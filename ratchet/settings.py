@@ -37,6 +37,9 @@ class Env(Section):
     max_steps: Count = Field(description="turns after which an episode is truncated")
     max_tokens: int = Field(ge=64, description="tokens of a whole episode, observations included, after which it is truncated")
     max_reply_tokens: int = Field(ge=4, description="tokens of one reply; a longer one is cut and holds no action")
+    action_format: Literal["plain", "tagged", "tool"] = Field(
+        description="how a reply says its action: `> ACTION` on its last line, <think> and <action> tags, or a call of the tool `act` in JSON"
+    )
     workers: int = Field(ge=1, le=256, description="environment processes; results do not depend on it")
     step_timeout_s: float = Field(gt=0, description="seconds that one step may take before its worker is replaced")
     max_error_share: Share = Field(description="share of episodes that may end as errors before a stage fails, 0 to 1")
@@ -123,6 +126,15 @@ class WarmStart(Section):
     observation_weight: float = Field(ge=0, le=10, description="weight of the loss on observation tokens beside that on replies")
     warmup_share: Share = Field(description="share of the steps in which the learning rate rises, 0 to 1")
     max_grad_norm: float = Field(gt=0, description="gradients longer than this are scaled to it")
+
+    @model_validator(mode="after")
+    def _trl_has_its_own_optimizer(self) -> WarmStart:
+        if self.trainer == "trl" and self.optimizer != "adamw":
+            raise ValueError(
+                f"optimizer: {self.optimizer} cannot be used by trainer=trl, which steps with AdamW; "
+                "set warm_start.optimizer to adamw, or warm_start.trainer to learner"
+            )
+        return self
 
     @model_validator(mode="after")
     def _trl_has_one_loss(self) -> WarmStart:
@@ -278,6 +290,7 @@ class Settings(Section):
     prepare: Prepare = Field(description="games, panels and tokenizer")
     demonstrate: Demonstrate = Field(description="episodes to imitate")
     actors: dict[str, Actor] = Field(min_length=1, description="the first one evolves; the others are for the harvest's pool")
+    served: dict[str, Served] = Field(description="models behind OpenAI-compatible servers, by names of yours, for the harvest's pool")
     warm_start: WarmStart = Field(description="imitation")
     rounds: dict[str, Round] = Field(min_length=1, description="rounds by key; rendered from their count")
     evaluations: dict[str, Evaluation] = Field(description="evaluations by key; derived from rounds")
@@ -290,7 +303,6 @@ class Settings(Section):
     evaluate: Evaluate = Field(description="how panels are played")
     decide: Decide = Field(description="when a version becomes champion")
     final: Final = Field(description="the last comparison")
-    served: dict[str, Served] = Field(description="models behind OpenAI-compatible servers, by names of yours, for the harvest's pool")
     report: Report = Field(description="the page")
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ def run(stage: Stage) -> None:
     if settings.start != "scratch" and stage.key == settings.actor:
         return _continue_from(stage, settings.start)
     source = Path(actor.path) if isinstance(actor, Pretrained) else stage.path("models/tokenizer")
-    template = load_template(source)
+    template = load_template(source, settings.env.action_format)
     model = _model(stage, source, template)
     sequences = demonstrations(stage.path("data/demonstrations"), template, settings.env.max_tokens)
     say(f"{stage.title}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(sequences)} demonstrations")
@@ -50,7 +50,7 @@ def _model(stage: Stage, source: Path, template: Template) -> Any:
         vocab=len(template.tokenizer),
         context=stage.settings.env.max_tokens,
         seed=stage.settings.seed,
-        begin=template.begin[0],
+        begin=template.tokenizer.bos_token_id,
         end=template.end,
         pad=template.pad,
     )

@@ -5,7 +5,7 @@ Legend: b rows of this call · n new tokens · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,13 @@ COMPACT_BELOW = 0.5  # decoding goes on with the unfinished rows alone once they
 class LocalEngine:
     """Implements `Engine`. Results depend on which rows are called together, never on time."""
 
-    def __init__(self, model: Any, *, slots: int, length: int, end: int, pad: int) -> None:
-        """`length` bounds an episode's tokens, `end` stops a reply, `pad` fills up."""
+    def __init__(self, model: Any, *, slots: int, length: int, end: int | Collection[int], pad: int) -> None:
+        """`length` bounds an episode's tokens, `end` (one id or several) stops a reply, `pad` fills up."""
         self.model = model.eval()
         self.device = next(model.parameters()).device
         self.slots = max(slots, SMALLEST_BATCH)
-        self.length, self.end, self.pad = length, end, pad
+        self.length, self.pad = length, pad
+        self.ends = np.array([end] if isinstance(end, int) else sorted(end))
         self.cache = SlotCache(self.slots, length + 1)  # the last place takes what padded rows write
         self.used = np.zeros(self.slots, dtype=np.int64)  # tokens of each slot that the cache holds
         self.held: list[int | None] = [None] * self.slots  # the last generated token, which is read with the next turn
@@ -116,7 +117,7 @@ class LocalEngine:
             logprobs[at, lengths[at]] = logprob[live]
             entropy[at, lengths[at]] = spread[live]
             lengths[at] += 1
-            stops = (token[live] == self.end) | (lengths[at] >= limits[at])
+            stops = np.isin(token[live], self.ends) | (lengths[at] >= limits[at])
             for row in at[stops]:
                 self.held[slots[row]] = int(ids[row, lengths[row] - 1])
             running = at[~stops]

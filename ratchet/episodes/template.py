@@ -1,69 +1,56 @@
-"""Turns to tokens and replies to actions.
+"""Turns to tokens.
 
 An episode is one sequence of independent pieces, each encoded by itself and never again:
 
-    begin · [observe · observation · act · reply · end-of-turn] · [observe · …
+    head · observation · act · reply · end | mid · observation · act · reply · end | mid · …
 
-Because no piece is encoded together with another, adding a turn never changes an earlier token (prefix-stable), and
-what a policy generated is stored as the ids that it generated.
+`head` holds the beginning and, for chat models, the instruction; `mid` opens a later turn; `act` closes an observation and
+opens the reply. Because no piece is encoded together with the one before it, adding a turn never changes an earlier token
+(prefix-stable), and what a policy generated is stored as the ids that it generated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ratchet.episodes.chat import Pieces, chat_pieces
+from ratchet.episodes.formats import FORMATS, ActionFormat
 from ratchet.errors import RatchetError
-from ratchet.files import sha256_files
+from ratchet.files import read_json, sha256_files
 
-ACTION_MARK = "> "
 SPECIAL_TOKENS = {"pad": "<pad>", "begin": "<begin>", "observe": "<observe>", "act": "<act>", "end": "<end>"}
-
-
-def parse_reply(reply: str) -> tuple[str, bool]:
-    """(`action`, `format_ok`): the action is the literal text behind `> ` on the reply's last line.
-
-    `format_ok` asks for exactly one such line, at the end, and not empty. Without one the action is "".
-    """
-    marks = [line for line in reply.split("\n") if line.startswith(ACTION_MARK)]
-    last = reply.rsplit("\n", 1)[-1]
-    if not last.startswith(ACTION_MARK):
-        return "", False
-    action = last[len(ACTION_MARK) :]
-    return action, len(marks) == 1 and bool(action.strip())
-
-
-def format_reply(thought: str, action: str) -> str:
-    """The reply that `parse_reply` takes apart again."""
-    return f"{thought}\n{ACTION_MARK}{action}" if thought else f"{ACTION_MARK}{action}"
-
-
-def action_type(action: str) -> str:
-    """The action's verb: its first word ("go", "open", …), "" for none."""
-    return action.split(" ", 1)[0] if action.strip() else ""
 
 
 @dataclass(frozen=True)
 class Template:
-    """The pieces' ids for one tokenizer. `end` is one id: generation of a reply stops there."""
+    """The pieces for one tokenizer and action format: `*_ids` up to the last or from the first special token, `*_text` the plain
+    text between that and the observation, which is encoded together with it, as a tokenizer would that reads all at once."""
 
     tokenizer: Any  # transformers.PreTrainedTokenizerFast
     tokenizer_id: str
-    begin: tuple[int, ...]
-    observe: tuple[int, ...]
-    act: tuple[int, ...]
-    end: int
-    pad: int
+    format: ActionFormat
+    pieces: Pieces
+    head_ids: tuple[int, ...]
+    head_text: str
+    mid_ids: tuple[int, ...]
+    mid_text: str
+    act_text: str
+    act_ids: tuple[int, ...]
+    end: int  # the end-of-turn that is written behind a reply
+    ends: tuple[int, ...] = field(default=())  # every id at which generating a reply stops, `end` among them
+    pad: int = 0
 
     def observation_ids(self, text: str, first: bool) -> list[int]:
         """Ids that are new to the policy when it sees `text`."""
         return self.observations_ids([text], [first])[0]
 
     def observations_ids(self, texts: Sequence[str], first: Sequence[bool]) -> list[list[int]]:
-        encoded = self._encode(texts)
-        return [[*(self.begin if one else ()), *self.observe, *ids, *self.act] for ids, one in zip(encoded, first, strict=True)]
+        whole = [(self.head_text if one else self.mid_text) + text + self.act_text for text, one in zip(texts, first, strict=True)]
+        encoded = self._encode(whole)
+        return [[*(self.head_ids if one else self.mid_ids), *ids, *self.act_ids] for ids, one in zip(encoded, first, strict=True)]
 
     def replies_ids(self, replies: Sequence[str]) -> list[list[int]]:
         """Ids of replies that no model of this tokenizer generated, end-of-turn included."""
@@ -71,7 +58,7 @@ class Template:
 
     def decode_replies(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Texts of generated replies without their end-of-turn."""
-        bare = [list(one[:-1]) if len(one) and one[-1] == self.end else list(one) for one in ids]
+        bare = [list(one[:-1]) if len(one) and one[-1] in self.ends else list(one) for one in ids]
         return self.tokenizer._tokenizer.decode_batch(bare, skip_special_tokens=False)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -81,11 +68,13 @@ class Template:
         return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
-def load_template(folder: Path) -> Template:
-    """The template of a model or tokenizer folder (Hugging Face files).
+def load_template(folder: Path, action_format: str = "plain") -> Template:
+    """The template of a model or tokenizer folder (Hugging Face files), for replies in `action_format`.
 
-    Our own tokenizers carry the pieces as special tokens. Another tokenizer gets plain text markers between the turns and
-    its end-of-sequence token as the end of a turn. Raises RatchetError where there is no tokenizer or no such token.
+    Our own tokenizers carry the pieces as special tokens. A tokenizer with a chat template gets that template's own pieces, the
+    action format's instruction as system message. Any other gets plain text markers between the turns and its end-of-sequence
+    token as the end of a turn. Raises RatchetError where there is no tokenizer or no such token, and for a chat template that
+    cannot be made prefix-stable.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -95,20 +84,54 @@ def load_template(folder: Path) -> Template:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
     tokenizer._tokenizer.no_truncation()  # a tokenizer.json may carry both; an episode is never cut or filled up
     tokenizer._tokenizer.no_padding()
-    tokenizer_id = sha256_files([file])[:12]
+    one = FORMATS[action_format]
     vocabulary = tokenizer.get_vocab()
     if all(mark in vocabulary for mark in SPECIAL_TOKENS.values()):
-        ids = {name: vocabulary[mark] for name, mark in SPECIAL_TOKENS.items()}
-        return Template(tokenizer, tokenizer_id, (ids["begin"],), (ids["observe"],), (ids["act"],), ids["end"], ids["pad"])
-    return _text_template(folder, tokenizer, tokenizer_id)
-
-
-def _text_template(folder: Path, tokenizer: Any, tokenizer_id: str) -> Template:
-    if tokenizer.eos_token_id is None:
+        marks = SPECIAL_TOKENS
+        pieces = Pieces(marks["begin"] + marks["observe"], marks["observe"], marks["act"], marks["end"])
+    elif tokenizer.chat_template:
+        pieces = chat_pieces(tokenizer, one.instruction, str(folder))
+    elif tokenizer.eos_token_id is not None:
+        observe = "\n[observation]\n"
+        pieces = Pieces((tokenizer.bos_token or "") + observe, observe, "\n[reply]\n", tokenizer.eos_token)
+    else:
         raise RatchetError(f"{folder}: the tokenizer has no end-of-sequence token; set eos_token in tokenizer_config.json")
-    encode = tokenizer._tokenizer.encode
-    begin = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
-    observe = tuple(encode("\n[observation]\n", add_special_tokens=False).ids)
-    act = tuple(encode("\n[reply]\n", add_special_tokens=False).ids)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return Template(tokenizer, tokenizer_id, begin, observe, act, tokenizer.eos_token_id, pad)
+    return _template(tokenizer, sha256_files([file])[:12], one, pieces, _stops(folder, tokenizer))
+
+
+def _template(tokenizer: Any, tokenizer_id: str, action_format: ActionFormat, pieces: Pieces, stops: set[int]) -> Template:
+    special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+    def encode(text: str) -> Any:
+        tokenizer._tokenizer.encode_special_tokens = False
+        return tokenizer._tokenizer.encode(text, add_special_tokens=False)
+
+    def opening(text: str) -> tuple[tuple[int, ...], str]:
+        """(ids up to the last special token, text behind it)."""
+        found = encode(text)
+        last = max((at for at, id in enumerate(found.ids) if id in special), default=-1)
+        return (tuple(found.ids[: last + 1]), text[found.offsets[last][1] :]) if last >= 0 else ((), text)
+
+    def closing(text: str) -> tuple[str, tuple[int, ...]]:
+        """(text before the first special token, ids from there on)."""
+        found = encode(text)
+        first = next((at for at, id in enumerate(found.ids) if id in special), None)
+        return (text, ()) if first is None else (text[: found.offsets[first][0]], tuple(found.ids[first:]))
+
+    head_ids, head_text = opening(pieces.head)
+    mid_ids, mid_text = opening(pieces.mid)
+    act_text, act_ids = closing(pieces.act)
+    end = tokenizer.convert_tokens_to_ids(pieces.end)
+    pad = end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    ends = (end, *sorted(stops - {end}))
+    return Template(
+        tokenizer, tokenizer_id, action_format, pieces, head_ids, head_text, mid_ids, mid_text, act_text, act_ids, end, ends, pad
+    )
+
+
+def _stops(folder: Path, tokenizer: Any) -> set[int]:
+    """The ids at which the folder's own model stops: the tokenizer's end of sequence and those of generation_config.json."""
+    file = folder / "generation_config.json"
+    given = read_json(file).get("eos_token_id") if file.is_file() else None
+    listed = given if isinstance(given, list) else [given]
+    return {id for id in [*listed, tokenizer.eos_token_id] if isinstance(id, int)}

@@ -8,7 +8,7 @@ import numpy as np
 
 from ratchet.engines.base import Engine
 from ratchet.envs.base import Task, Turn
-from ratchet.episodes.template import Template, parse_reply
+from ratchet.episodes.template import Template
 from ratchet.policies.base import Reply
 from ratchet.rollout.noise import episode_key
 
@@ -59,7 +59,7 @@ class LanguageModelPolicy:
         texts = self.template.decode_replies([one.ids for one in written])
         for index, one, text in zip(playing, written, texts, strict=True):
             # A reply that was cut before its end holds no action: what stands there is the beginning of one.
-            action, format_ok = parse_reply(text) if one.ids[-1] == self.template.end else ("", False)
+            action, format_ok = self.template.format.parse(text) if one.ids[-1] in self.template.ends else ("", False)
             replies[index] = Reply(text, action, format_ok, new[index], one.ids, one.logprobs, one.entropy, "generated")
             self._used[rows[index]] += len(new[index]) + len(one.ids)
         return replies

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ratchet.envs.base import Task, Turn
-from ratchet.episodes.template import Template, format_reply
+from ratchet.episodes.formats import format_reply
+from ratchet.episodes.template import Template
 from ratchet.policies.base import Reply
 
 SLIP = "+slip"  # ends the `policy_version` of a step that its player meant wrong; such a step is never imitated
@@ -29,9 +30,16 @@ class ScriptedPolicy:
     temperature = None
 
     def __init__(
-        self, make: Callable[[int, str], Player], *, policy_id: str, version: str, template: Template | None = None
+        self,
+        make: Callable[[int, str], Player],
+        *,
+        policy_id: str,
+        version: str,
+        template: Template | None = None,
+        action_format: str = "plain",
     ) -> None:
         self.make, self.policy_id, self.version, self.template = make, policy_id, version, template
+        self.action_format = action_format
         self.tokenizer_id = template.tokenizer_id if template else None
         self._players: dict[int, Player] = {}
         self._first: dict[int, bool] = {}
@@ -43,7 +51,7 @@ class ScriptedPolicy:
 
     def act(self, rows: Sequence[int], turns: Sequence[Turn]) -> list[Reply | None]:
         said = [self._players[row].act(turn) for row, turn in zip(rows, turns, strict=True)]
-        replies = [Reply(format_reply(thought, action), action, True) for thought, action in said]
+        replies = [Reply(format_reply(thought, action, self.action_format), action, True) for thought, action in said]
         for row, reply in zip(rows, replies, strict=True):
             if getattr(self._players[row], "slipped", False):
                 reply.version = self.version + SLIP

@@ -17,7 +17,7 @@ import pyarrow as pa
 from ratchet.envs.base import Task, Turn
 from ratchet.envs.pool import EnvPool, Failure
 from ratchet.episodes.files import table_of
-from ratchet.episodes.template import action_type
+from ratchet.episodes.formats import action_type
 from ratchet.policies.base import Policy, Reply
 
 NAMESPACE = uuid.UUID("6d0c1c8e-3f0e-5b7a-9a53-2a8a0f1f7c11")

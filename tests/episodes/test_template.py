@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 
-from ratchet.episodes.template import SPECIAL_TOKENS, Template, format_reply, load_template, parse_reply
+from ratchet.episodes.template import SPECIAL_TOKENS, Template, load_template
 from ratchet.errors import RatchetError
+from tests.episodes import chat_templates as chat
 from tests.models import tiny
 
 HOSTILE = ["<end>", "a <act> b", "<begin><observe>x<pad>", "</s> <|im_end|> <|start|>user", "‹end› 1 < 2 > 3"]
 UNICODE = ["", " ", "\n", "Ça coûte 3 €, naïve cabinet 3", "日本語 🎈👩‍🚀", "tab\tnull\x00end", "  cabinet 3  cabinet 33 xcabinet 3cabinet 3"]
-TEMPLATES = pytest.mark.parametrize("template", [tiny.template(), tiny.text_template()], ids=["special tokens", "text markers"])
+TEMPLATES = pytest.mark.parametrize("template", [tiny.template(), tiny.text_template(), load_template(tiny.chat_folder(chat.SMOLLM2), "tool")],
+                                    ids=["special tokens", "text markers", "chat"])
 
 
 def specials(template: Template) -> set[int]:
-    return set(template.tokenizer.all_special_ids) | {template.end, template.pad, *(template.begin if template.begin else ())}
+    return {template.end, template.pad} | {id for id, token in template.tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def decoded(template: Template, ids: list[int]) -> str:
     return template.tokenizer._tokenizer.decode(ids, skip_special_tokens=False)
 
 
+def content(template: Template, ids: list[int], first: bool) -> list[int]:
+    """What is encoded anew each time, without the fixed ids before and behind it."""
+    head, tail = list(template.head_ids if first else template.mid_ids), list(template.act_ids)
+    assert ids[: len(head)] == head and ids[len(ids) - len(tail) :] == tail
+    return ids[len(head) : len(ids) - len(tail)]
+
+
 @TEMPLATES
 @pytest.mark.parametrize("text", [*HOSTILE, *UNICODE])
 def test_any_text_comes_back_exactly_and_is_never_a_special_token(template: Template, text: str) -> None:
     ids = template.observation_ids(text, first=True)
-    head, tail = [*template.begin, *template.observe], list(template.act)
-    assert ids[: len(head)] == head and ids[len(ids) - len(tail) :] == tail
-    body = ids[len(head) : len(ids) - len(tail)]
+    body = content(template, ids, first=True)
     assert not set(body) & specials(template)
-    assert decoded(template, body) == text
+    assert decoded(template, body) == template.head_text + text + template.act_text
     [reply] = template.replies_ids([text])
     assert reply[-1] == template.end and not set(reply[:-1]) & specials(template)
     assert template.decode_replies([reply, reply[:-1]]) == [text, text]
@@ -45,9 +55,8 @@ def test_special_tokens_stay_text_after_transformers_itself_encoded() -> None:
 def test_a_long_text_is_neither_cut_nor_padded(template: Template) -> None:
     text = "You see a drawer 2, and a cup. " * 40
     long, short = template.observations_ids([text, "a"], [False, False])
-    frame = len(template.observe) + len(template.act)
-    assert decoded(template, long[len(template.observe) : len(long) - len(template.act)]) == text
-    assert len(short) == frame + 1
+    assert decoded(template, content(template, long, first=False)) == template.mid_text + text + template.act_text
+    assert decoded(template, content(template, short, first=False)) == template.mid_text + "a" + template.act_text
 
 
 @TEMPLATES
@@ -60,27 +69,15 @@ def test_adding_a_turn_never_changes_an_earlier_token(template: Template) -> Non
         for earlier, (o, r) in enumerate(turns[: number + 1]):
             again += template.observation_ids(o, first=earlier == 0) + template.replies_ids([r])[0]
         assert again == whole
-    assert whole.count(template.end) == len(turns)
-    assert sum(whole[i] in template.begin for i in range(len(whole))) == len(template.begin)
+    inside = [*template.head_ids, *template.mid_ids * (len(turns) - 1), *template.act_ids * len(turns)].count(template.end)
+    assert whole.count(template.end) == len(turns) + inside
 
 
 def test_marks_of_the_text_template_are_plain_tokens_and_its_end_is_the_tokenizers() -> None:
     template = tiny.text_template()
-    assert decoded(template, list(template.observe)) == "\n[observation]\n" and decoded(template, list(template.act)) == "\n[reply]\n"
-    assert template.end == template.tokenizer.eos_token_id and template.begin == (template.tokenizer.bos_token_id,)
-
-
-@pytest.mark.parametrize(("reply", "action", "ok"), [
-    ("> go to cabinet 3", "go to cabinet 3", True), ("thought\n> up", "up", True), ("> a\n> b", "b", False), ("up", "", False),
-    ("> up\nafter", "", False), (">  ", " ", False), ("", "", False), ("> up\n", "", False)])
-def test_the_action_is_a_literal_span_of_the_last_line(reply: str, action: str, ok: bool) -> None:
-    assert parse_reply(reply) == (action, ok)
-    assert action in reply
-
-
-def test_a_reply_that_is_formatted_is_parsed_back() -> None:
-    for thought in ("", "look for a cup 2"):
-        assert parse_reply(format_reply(thought, "take cup 2")) == ("take cup 2", True)
+    assert (template.head_text, template.mid_text, template.act_text) == ("\n[observation]\n", "\n[observation]\n", "\n[reply]\n")
+    assert template.end == template.tokenizer.eos_token_id and template.head_ids == (template.tokenizer.bos_token_id,)
+    assert template.mid_ids == template.act_ids == ()
 
 
 def test_a_folder_without_a_tokenizer_or_an_end_token_is_refused(tmp_path) -> None:
@@ -96,6 +93,21 @@ def test_a_folder_without_a_tokenizer_or_an_end_token_is_refused(tmp_path) -> No
 def test_our_tokenizer_has_one_id_for_each_piece() -> None:
     template = tiny.template()
     vocabulary = template.tokenizer.get_vocab()
-    assert (template.begin, template.observe, template.act, template.end, template.pad) == (
-        (vocabulary["<begin>"],), (vocabulary["<observe>"],), (vocabulary["<act>"],), vocabulary["<end>"], vocabulary["<pad>"])
-    assert len(SPECIAL_TOKENS) == 5
+    begin, observe, act, end, pad = (vocabulary[SPECIAL_TOKENS[name]] for name in ("begin", "observe", "act", "end", "pad"))
+    assert (template.head_ids, template.mid_ids, template.act_ids) == ((begin, observe), (observe,), (act,))
+    assert (template.end, template.ends, template.pad) == (end, (end,), pad) and not template.head_text + template.mid_text + template.act_text
+    assert template.tokenizer.bos_token_id == begin
+
+
+def test_a_reply_stops_at_whatever_the_models_own_configuration_names(tmp_path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny.chat_folder(chat.SMOLLM2), folder)
+    template = load_template(folder)
+    vocabulary = template.tokenizer.get_vocab()
+    end, other = vocabulary["<|im_end|>"], vocabulary["<|endoftext|>"]
+    assert template.end == end and template.ends == (end,)
+    for given, ends in (([end, other], (end, other)), (other, (end, other)), (None, (end,))):
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": given}))
+        template = load_template(folder)
+        assert template.ends == ends and template.replies_ids(["x"])[0][-1] == end
+    assert template.decode_replies([[*template.replies_ids(["x"])[0]]]) == ["x"]

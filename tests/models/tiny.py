@@ -35,22 +35,40 @@ def template() -> Template:
     return load_template(tokenizer_folder())
 
 
-@cache
-def foreign_folder() -> Path:
-    """A tokenizer of someone else: its own special tokens, and settings that cut and pad what it encodes."""
+def _byte_level(special: tuple[str, ...]) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=280, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(TEXTS, trainer)
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<|start|>", "<|im_end|>")])
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
+    return tokenizer
+
+
+@cache
+def foreign_folder() -> Path:
+    """A tokenizer of someone else: its own special tokens, and settings that cut and pad what it encodes."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = _byte_level(("<|start|>", "<|im_end|>"))
     tokenizer.enable_truncation(16)
     tokenizer.enable_padding(length=24, pad_id=0)
     folder = Path(tempfile.mkdtemp(prefix="ratchet-foreign-"))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|start|>", eos_token="<|im_end|>").save_pretrained(str(folder))
+    return folder
+
+
+@cache
+def chat_folder(chat_template: str, special: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")) -> Path:
+    """The tokenizer of a chat model: first special token pads, the last one ends a turn."""
+    from transformers import PreTrainedTokenizerFast
+
+    folder = Path(tempfile.mkdtemp(prefix="ratchet-chat-"))
+    fast = PreTrainedTokenizerFast(tokenizer_object=_byte_level(special), pad_token=special[0], bos_token=special[1], eos_token=special[-1])
+    fast.chat_template = chat_template
+    fast.save_pretrained(str(folder))
     return folder
 
 
