@@ -20,10 +20,11 @@ from pathlib import Path
 from flows import child
 from flows.quiet import STAGE
 from ratchet.errors import RatchetError
+from ratchet.store.database import URL_VARIABLE
 
 GRACE_S = 3.0  # between SIGTERM and SIGKILL
 _LOCKED = re.compile(r"ERROR: .*(Unable to acquire lock|is busy, it is being blocked by)")
-_DVC_SAYS = re.compile(
+DVC_SAYS = re.compile(
     r"(Running stage '.*':|> .*|Updating lock file .*|Generating lock file .*|To track the changes with git, run:|\s*git add .*"
     r"|To enable auto staging, run:|\s*dvc config core\.autostage true|Use `dvc push` .*|Data and pipelines are up to date\."
     r"|Stage '.*' didn't change, skipping|Stage '.*' is cached .*|Verifying data sources in .*|ERROR: failed to reproduce .*)?"
@@ -120,7 +121,9 @@ def _environment() -> dict[str, str]:
     # DVC runs `python -m tasks.…` in a shell: it must be this Python, also where no virtual environment is activated.
     here = os.path.dirname(sys.executable)
     path = os.pathsep.join([here, os.environ.get("PATH", os.defpath)])
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_ROOT", "DVC_STAGE"))}
+    # And no stage needs the database, so none gets to see its password.
+    hidden = ("GIT_", "DVC_ROOT", "DVC_STAGE", URL_VARIABLE)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     return {**inherited, **STAGE, "PATH": path}
 
 
@@ -133,7 +136,7 @@ def _read(process: "subprocess.Popen[str]", path: Path, tail: deque[str], on_lin
             log.flush()
             line = raw.rstrip()
             tail.append(line)
-            if not _DVC_SAYS.fullmatch(line):
+            if not DVC_SAYS.fullmatch(line):
                 on_line(line)
 
 
@@ -146,7 +149,7 @@ def _state(tail: list[str]) -> str:
 
 def _failure(name: str, code: int, tail: list[str]) -> StageFailed:
     text = "\n".join(tail)
-    said = [line for line in tail if line.strip() and not _DVC_SAYS.fullmatch(line)]
+    said = [line for line in tail if line.strip() and not DVC_SAYS.fullmatch(line)]
     by_dvc = [line.removeprefix("ERROR: ") for line in tail if line.startswith("ERROR: ")]
     if _LOCKED.search(text):
         return StageLocked(f"{name}: {by_dvc[-1]}")

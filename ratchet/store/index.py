@@ -191,6 +191,8 @@ def _columns(path: Path, kind: str, target: Table) -> pa.Table:
     if kind == "outcomes":
         table = table.append_column("row", pa.array(range(table.num_rows), pa.int32()))
     for i, field in enumerate(table.schema):
+        if pa.types.is_float32(field.type):  # as text, 0.1 of 32 bits would become another number than as a number
+            table = table.set_column(i, field.name, table.column(i).cast(pa.float64()))
         if pa.types.is_string(field.type):
             column = pc.replace_substring(table.column(i), "\x00", "\ufffd")  # PostgreSQL has no NUL in texts
             if field.name == "action_type":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from ratchet.evaluation.compare import compare
 from ratchet.evaluation.promotion import decide
 from ratchet.evaluation.summary import summarise
 from ratchet.files import write_json
+from ratchet.store.sync import sync
 from tests.evaluation.fabricate import outcomes
 
 TASKS = 96
@@ -198,3 +200,10 @@ def whole_run(root: Path, run_id: str = "run-1") -> tuple[Path, dict, dict, dict
     assert champion["name"] == "better"
     assert go_on(workspace, 2, champion, "same again", 0.71)["name"] == "better"
     return workspace, warm, champion, finish(workspace, warm, champion)
+
+
+def sync_often(root: Path, run: str, ready: Barrier) -> None:
+    """For a process of its own: syncs a run thrice, from the moment when all are ready."""
+    ready.wait(60)
+    for _ in range(3):
+        sync(root, root / "runs" / run, run)

@@ -64,11 +64,18 @@ class Server:
         command = [str(self.programs / program), *map(str, arguments)]
         env = {"LC_ALL": "C.UTF-8", "PATH": os.defpath}
         group = pwd.getpwnam(self.user).pw_gid if self.user else None
-        extra = [] if group is None else []
         log = self.folder / f"{program}.out"
         with log.open("wb") as out:  # a pipe would be inherited by the server, and never end
             done = subprocess.run(
-                command, cwd=self.folder, env=env, stdout=out, stderr=out, user=self.user, group=group, extra_groups=extra, timeout=60
+                command,
+                cwd=self.folder,
+                env=env,
+                stdout=out,
+                stderr=out,
+                user=self.user,
+                group=group,
+                extra_groups=[] if self.user else None,
+                timeout=60,
             )
         if done.returncode:
             raise RuntimeError(f"{program}: {log.read_text()}")
