@@ -1,5 +1,6 @@
 """What the Prefect UI shows of a run beside its logs: progress, a table an evaluation, a text a decision, a link to the report."""
 
+import os
 from pathlib import Path
 from uuid import UUID
 
@@ -12,7 +13,9 @@ from prefect.artifacts import (
 )
 
 from flows.dag import split_name
+from flows.reports import URL_VARIABLE, report_url
 from flows.results import decision_text, evaluation_rows
+from flows.workspace import HERE, RUNS
 
 PROGRESS_KEY, REPORT_KEY = "progress", "report"
 
@@ -36,8 +39,10 @@ def after_stage(workspace: Path, name: str) -> None:
         if rows:
             create_table_artifact(table=rows, key=f"evaluation-{key}", description=f"candidates of round {key}")
     if stage == "report":
-        report = workspace / "reports" / "report.html"
-        create_link_artifact(link=report.resolve().as_uri(), link_text="report", key=REPORT_KEY)
+        report = (workspace / "reports" / "report.html").resolve()
+        served = os.environ.get(URL_VARIABLE)  # a browser opens no file: links from a page that came over HTTP
+        link = report_url(served, workspace.name if workspace.parent.name == RUNS else HERE) if served else report.as_uri()
+        create_link_artifact(link=link, link_text="report", key=REPORT_KEY, description=str(report))
     if stage in ("baseline", "decide"):
         round_key = key or "0"
         text = decision_text(workspace, round_key)

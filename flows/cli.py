@@ -62,6 +62,27 @@ def run(
 
 
 @app.command(rich_help_panel=RUNS)
+def serve(
+    port: Annotated[int, typer.Option(min=1, max=65534, help="Of Prefect's UI, on 127.0.0.1; reports are at the next one.")] = 4200,
+    cron: Annotated[str | None, typer.Option(metavar="CRON", help="Start a run at these times, for instance '0 2 * * *'.")] = None,
+    preset: Annotated[str | None, typer.Option(help="What --cron runs; by default params.yaml as it is.")] = None,
+    settings: Sets = None,
+    register: Annotated[bool, typer.Option("--register", help="Only register the deployments, and stop.")] = False,
+) -> None:
+    """Open Prefect's UI with forms to start, schedule and cancel runs, and work for it.
+
+    **Examples**: `ratchet serve`, `ratchet serve --cron "0 2 * * *" --preset quickstart`
+
+    PREFECT_API_URL names a server of yours; without it one is started here. Ctrl-C ends server, worker and what they run; every
+    run can be resumed.
+    """
+    from flows.commands import root
+    from flows.serve import serve as begin
+
+    begin(root(), port, cron, preset, settings or [], register)
+
+
+@app.command(rich_help_panel=RUNS)
 def runs(
     remove: Annotated[
         str | None, typer.Option(metavar="ID", help="Delete a run's workspace; not while it runs or holds a champion's weights.")
@@ -75,6 +96,21 @@ def runs(
     from flows.commands import list_or_remove
 
     list_or_remove(remove, json)
+
+
+@app.command(rich_help_panel=RUNS)
+def watch(
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default the newest run that is running, else the newest.")] = None,
+) -> None:
+    """Follow a run from another terminal: its stages, their progress, and its end. Ctrl-C stops the watching, not the run.
+
+    **Examples**: `ratchet watch`, `ratchet watch quickstart-20260101-120000-a1b2`
+
+    Exits with 0 where the run finished well, else with 1.
+    """
+    from flows.following import watch as follow
+
+    follow(run_id)
 
 
 @app.command(rich_help_panel=RUNS)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows import workspace
-from flows.results import percent
+from flows.results import comparison_rows, percent
 from flows.view import duration, make_view, watching
 from ratchet import installed
 from ratchet.errors import RatchetError
@@ -121,9 +121,7 @@ def compare_versions(a: str, b: str, panel: str, line: str | None, json: bool) -
         print(json_module.dumps(result, indent=1, sort_keys=True))
         return
     print(f"{result['panel']} panel, {result['n']} games in {result['clusters']} clusters, {100 * result['level']:.0f} % intervals")
-    rows = [_comparison_row("all", result["n"], result["a"]["success"]["mean"], result["b"]["success"]["mean"], result["gain"])]
-    rows += [_comparison_row(name, one["n"], one["a"], one["b"], one["gain"]) for name, one in result["by_stratum"].items()]
-    show(rows, ["games of", "n", "A", "B", "gain (B - A)"], False, "")
+    show(comparison_rows(result), ["games of", "n", "A", "B", "gain (B - A)"], False, "")
     gained, lost = (result["flips"][name] for name in ("gained", "lost"))
     print(f"solved by B only: {len(gained)}, by A only: {len(lost)} (listed with --json)")
 
@@ -158,11 +156,6 @@ def add_waiver(check: str, reason: str) -> None:
 
     quality.add_waiver(root() / "waivers.yaml", check, reason)
     print(f"waivers.yaml: {check} is waived; go on with `ratchet run --resume ID`")
-
-
-def _comparison_row(name: str, n: int, a: Any, b: Any, gain: dict[str, Any]) -> dict[str, Any]:
-    a, b = (value["mean"] if isinstance(value, dict) else value for value in (a, b))
-    return {"games of": name, "n": n, "A": f"{100 * a:.1f} %", "B": f"{100 * b:.1f} %", "gain (B - A)": percent(gain, signed=True)}
 
 
 def show(rows: list[dict[str, Any]], columns: list[str], json: bool, nothing: str) -> None:

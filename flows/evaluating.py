@@ -56,7 +56,7 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
     if not (games / "data" / "games").is_dir():
         raise RatchetError(f"{games / 'data/games'}: the games are gone; run `dvc checkout` in {games}, or name a benchmark with --env")
     whole = _panel(games, panel)
-    matching = [task for task in whole.tasks if _matches(task, pattern)]
+    matching = [task for task in whole.tasks if matches(task, pattern)]
     if not matching:
         strata = sorted({task.stratum for task in whole.tasks})
         raise RatchetError(f"--env {env}: no task of panel {panel} matches {pattern!r}; there is {', '.join(strata[:12])}")
@@ -119,8 +119,11 @@ def _panel(games: Path, name: str) -> Panel:
     return read_panel(path)
 
 
-def _matches(task: Task, pattern: str) -> bool:
-    return not pattern or any(fnmatchcase(text, one) for text in (task.task_id, task.stratum) for one in (pattern, f"{pattern}[!a-zA-Z0-9]*"))
+def matches(task: Task, pattern: str) -> bool:
+    """Whether a task's id or kind is `pattern`, or begins with it as a name (`*` and `?` stand for any text); "" is all."""
+    return not pattern or any(
+        fnmatchcase(text, one) for text in (task.task_id, task.stratum) for one in (pattern, f"{pattern}[!a-zA-Z0-9]*")
+    )
 
 
 def _drawn(tasks: Sequence[Task], count: int | None) -> list[Task]:

@@ -73,21 +73,28 @@ def _run_name() -> str:
 
 @flow(name="evolve", flow_run_name=_run_name, persist_result=False)
 def evolve(
-    preset: Annotated[str | None, Field(description="A file of presets/, by its name; empty: params.yaml as it is.")] = None,
-    rounds: Annotated[int | None, Field(ge=1, le=MAX_ROUNDS, description="How many rounds; empty: as the preset says.")] = None,
-    seed: Annotated[int | None, Field(ge=0, lt=2**31, description="Seed of everything random; empty: as the preset says.")] = None,
-    settings: Annotated[
-        list[str] | None, Field(description="Settings on top, one `key=value` each, for instance evolve_online.lr=1e-4.")
-    ] = None,
-    resume: Annotated[str | None, Field(description="Id of a run to continue as it was set up; leave everything else empty.")] = None,
-    name: Annotated[str | None, Field(description="First part of the new run's id; empty: its line.")] = None,
+    preset: str | None = None,
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] | None = None,
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None,
+    settings: list[str] | None = None,
+    resume: str | None = None,
+    name: str | None = None,
     here: bool = False,
     checkout: Path | None = None,
 ) -> str:
     """Trains, compares and keeps a version only when it is measurably better: one run, in a workspace of its own. Returns its id.
 
-    `here` runs what the checkout's params.yaml says in the checkout itself; `checkout` is by default the one around the current
-    folder. Raises RunFailed, RunStopped, or RatchetError for input that cannot work.
+    Raises RunFailed, RunStopped, or RatchetError for input that cannot work.
+
+    Args:
+        preset: What to run, a file of presets/. Empty runs params.yaml as it is.
+        rounds: How many rounds. Empty takes the preset's.
+        seed: Seed of everything random. Empty takes the preset's.
+        settings: Settings on top, each KEY=VALUE, such as evolve_online.lr=1e-4.
+        resume: Id of a run to continue as it was set up. Leave all else empty.
+        name: First part of the new run's id. Empty takes its line.
+        here: Run what the checkout's params.yaml says in the checkout itself.
+        checkout: By default the one around the current folder.
     """
     root = workspace.find_root((checkout or Path.cwd()).resolve())
     fields = {"rounds": rounds, "seed": seed}

@@ -38,6 +38,17 @@ def evaluation_rows(workspace: Path, key: str) -> list[dict[str, Any]]:
     return rows
 
 
+def comparison_rows(comparison: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for all tasks of a COMPARISON, one a stratum: success of A and B, and the gain."""
+    whole = {"n": comparison["n"], "a": comparison["a"]["success"], "b": comparison["b"]["success"], "gain": comparison["gain"]}
+    rows = []
+    for name, one in {"all": whole, **comparison["by_stratum"]}.items():
+        a, b = (value["mean"] if isinstance(value, dict) else value for value in (one["a"], one["b"]))
+        gain = percent(one["gain"], signed=True)
+        rows.append({"games of": name, "n": one["n"], "A": f"{100 * a:.1f} %", "B": f"{100 * b:.1f} %", "gain (B - A)": gain})
+    return rows
+
+
 def decision_text(workspace: Path, key: str) -> str | None:
     """What a round decided and why, as one sentence; None where there is no decision."""
     path = workspace / "data" / "rounds" / key / "decision" / "decision.json"

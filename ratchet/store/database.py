@@ -127,7 +127,9 @@ def _engine(url: URL) -> Engine:
     except (ArgumentError, NoSuchModuleError) as error:
         raise RatchetError(f"{URL_VARIABLE}: {str(error).splitlines()[0]}; take postgresql:// or sqlite:///") from None
     except ModuleNotFoundError as error:
-        raise RatchetError(f"{URL_VARIABLE}: needs {error.name}; `pip install 'ratchet-agents[postgres]'` brings PostgreSQL's driver") from None
+        raise RatchetError(
+            f"{URL_VARIABLE}: needs {error.name}; `pip install 'ratchet-agents[postgres]'` brings PostgreSQL's driver"
+        ) from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_pragmas)
     return engine
