@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli_shared import PROJECT
+from flows.cli_shared import PROJECT, Sets
 
 app = typer.Typer()
 
@@ -30,3 +30,20 @@ def schema(write: Annotated[bool, typer.Option("--write", help="Write params.sch
     from flows.schema import print_or_write
 
     print_or_write(write)
+
+
+@app.command(rich_help_panel=PROJECT)
+def use(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="A file of presets/, by its name.")],
+    settings: Sets = None,
+    force: Annotated[bool, typer.Option("--force", help="Lose the settings of your own that params.yaml holds.")] = False,
+) -> None:
+    """Write a preset's settings into params.yaml, for `dvc repro`, `ratchet run --here` and for editing.
+
+    **Examples**: `ratchet use alfworld`, `ratchet use smoke --set rounds=1`, `ratchet use quickstart` to go back to the defaults
+
+    Comments are kept. Settings of your own are never lost without --force.
+    """
+    from flows.using import use_preset
+
+    use_preset(preset, settings or [], force)

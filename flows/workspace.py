@@ -268,14 +268,14 @@ def _describe(workspace: Path) -> Run:
     record = read_json(path) if path.is_file() else {}
     done = record.get("stages", [])
     state = record.get("state", "new")
-    if state == "running" and not _is_held(workspace):
+    if state == "running" and not is_held(workspace):
         state = "killed"
     seconds = sum(stage["seconds"] for stage in done)
     finished = sum(stage["state"] != "failed" for stage in done)
     return Run(workspace.name, workspace, state, finished, len(record.get("order", [])), seconds)
 
 
-def _is_held(workspace: Path) -> bool:
+def is_held(workspace: Path) -> bool:
     try:
         with running(workspace):
             return False
