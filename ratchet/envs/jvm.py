@@ -11,7 +11,7 @@ from ratchet.errors import RatchetError
 
 # One collector thread and a bound on memory: many of these run side by side, and unbounded each takes more than 1 GB.
 # hashCode=2 makes identity hashes constant, so that what an engine lists in their order is the same in every process.
-OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:TieredStopAtLevel=4", "-Xss4m")
+OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:+ExitOnOutOfMemoryError")
 
 
 @cache
@@ -48,3 +48,14 @@ def launch(jar: Path, heap_mb: int) -> Any:
     except (OSError, ValueError) as error:  # no such program, or it said something else than its port
         raise RatchetError(f"{java()} does not start ({error}); try `{java()} -version`, and lower env.workers where memory is short") from error
     return JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_field=True), java_process=process)
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """`function(*arguments)` of the JVM. Where the JVM is gone, this process ends: its pool starts another one and brings the
+    episodes back that were not at fault."""
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        return function(*arguments)
+    except (Py4JNetworkError, OSError) as error:
+        raise SystemExit(f"the Java engine of this process ended ({type(error).__name__})") from error
