@@ -30,7 +30,7 @@ class Served(Section):
     requests_per_minute: int | None = Field(default=None, ge=1, description="most requests a minute, evenly spread; null = no limit")
     max_tokens: int | None = Field(default=None, ge=1, description="most tokens of one reply; null = env.max_reply_tokens")
     temperature: float | None = Field(default=None, ge=0, le=10, description="sampling temperature; null = that of the stage")
-    instruction: str | None = Field(default=None, description="what a chat model is told about its task, before the format of replies")
+    instruction: str | None = Field(default=None, description="what a chat model is told before the format of replies; \"\" = no system message")
     extra: dict[str, JsonValue] = Field(default_factory=dict, description="further fields of each request; null leaves out one that is sent by default")
 
     @model_validator(mode="after")
