@@ -71,9 +71,14 @@ def _files(checkout: Path, run: str | None) -> Iterator[tuple[str, Path]]:
                 yield from ((run_id, path) for path in sorted(workspace.glob(pattern)) if not path.name.startswith("."))
 
 
+def steps_path(episodes: Path) -> Path:
+    """The file of steps beside a file of episodes."""
+    return episodes.with_name(episodes.name.replace("episodes.parquet", "steps.parquet"))
+
+
 def _read(path: Path, episode_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     episodes = read_table(path, "episodes")
-    steps = read_table(path.with_name(path.name.replace("episodes.parquet", "steps.parquet")), "steps")
+    steps = read_table(steps_path(path), "steps")
     episode = episodes.filter(pc.equal(episodes["episode_id"], episode_id)).to_pylist()[0]
     return episode, steps.filter(pc.equal(steps["episode_id"], episode_id)).sort_by("t").to_pylist()
 

@@ -25,6 +25,7 @@ from ratchet.files import read_json, write_bytes
 from ratchet.settings import dump_params, load
 
 RUNS = "runs"
+IMPORTS = "imports"  # demonstrations from elsewhere; live once, in the checkout, and each run gets those that it names
 REGISTRY = "registry"  # lives once, in the checkout
 HERE = "here"  # the id of a run in the checkout itself
 COPY_LIMIT = 2 * 2**30  # bytes of changed and new files; more is surely data that belongs into .gitignore
@@ -87,6 +88,7 @@ def create(root: Path, run_id: str, params: dict[str, Any]) -> Path:
         _share_cache(root, workspace)
         prepared = place_start(root, workspace, params)
         write_bytes(workspace / "params.yaml", dump_params(prepared).encode())
+        place_imported(root, workspace, params)
         refresh_waivers(root, workspace)
         installed.renew(workspace)
     except BaseException:
@@ -177,6 +179,18 @@ def place_start(root: Path, workspace: Path, params: dict[str, Any]) -> dict[str
     # plain copies: the registry's files may be read-only links into the cache
     shutil.copytree(weights, target, copy_function=shutil.copyfile)
     return {**params, "start": card["version"]}
+
+
+def place_imported(root: Path, workspace: Path, params: dict[str, Any]) -> None:
+    """Lays the demonstrations that `demonstrate.imported` names into a workspace. Raises RatchetError where there are none."""
+    name = params["demonstrate"]["imported"]
+    if name is None or workspace == root:
+        return
+    source = root / IMPORTS / name
+    if not (source / "import.json").is_file():
+        known = sorted(path.parent.name for path in (root / IMPORTS).glob("*/import.json"))
+        raise RatchetError(f"demonstrate.imported: {name}: no such import; there is {', '.join(known) or 'none'} (`ratchet import FILE`)")
+    shutil.copytree(source, workspace / IMPORTS / name)
 
 
 def git(root: Path, *arguments: str) -> str:

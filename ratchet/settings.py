@@ -75,9 +75,18 @@ class Prepare(Section):
 class Demonstrate(Section):
     """Episodes that the actors imitate before the first round."""
 
-    episodes: Count = Field(description="episodes to play, each on a game of its own")
+    episodes: int = Field(ge=0, description="episodes to play, each on a game of its own; 0 only where some are imported")
     policy: Literal["expert", "random"] = Field(description="who plays them")
+    imported: str | None = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", description="episodes from elsewhere on top, by the name that `ratchet import` gave; null = none"
+    )
     slip_rate: float = Field(ge=0, lt=1, description="share of the expert's steps that name a wrong thing, to show recovery; never imitated")
+
+    @model_validator(mode="after")
+    def _some(self) -> Demonstrate:
+        if self.episodes == 0 and self.imported is None:
+            raise ValueError("episodes: 0 leaves nothing to imitate; play some, or set demonstrate.imported to what `ratchet import` made")
+        return self
 
 
 class Sizes(Section):
