@@ -7,7 +7,6 @@ from typing import Any
 from flows.commands import root
 from flows.project import template
 from flows.workspace import git
-from ratchet.envs.benchmarks import look_in
 from ratchet.errors import RatchetError
 from ratchet.files import write_bytes
 from ratchet.rendering import read_preset, render_params, rerender
@@ -19,11 +18,10 @@ SHOWN = 5  # settings of one's own that a refusal names
 def use_preset(preset: str, settings: list[str], force: bool) -> None:
     """`ratchet use`."""
     checkout = root()
-    look_in(checkout)
     path = checkout / "params.yaml"
     text = _defaults_text(checkout)
     defaults = parse_yaml(text, "the defaults")
-    wanted = render_params(defaults, read_preset(checkout / "presets", preset), settings, f"presets/{preset}.yaml")
+    wanted = render_params(defaults, read_preset(checkout / "presets", preset), settings, f"presets/{preset}.yaml", checkout)
     before = read_yaml(path)
     own = own_changes(checkout, defaults, before)
     if own and not force:
@@ -87,7 +85,7 @@ def _first_difference(one: Any, other: Any) -> str:
 
 def _rendered(checkout: Path, defaults: dict[str, Any], preset: str) -> dict[str, Any] | None:
     try:
-        return render_params(defaults, read_preset(checkout / "presets", preset), [], preset)
+        return render_params(defaults, read_preset(checkout / "presets", preset), [], preset, checkout)
     except RatchetError:
         return None  # a preset that cannot work is nobody's settings
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ratchet.envs.benchmarks import own_files
 from ratchet.errors import RatchetError
 from ratchet.files import sha256_files, sha256_json, write_bytes
 
@@ -105,10 +106,5 @@ def _files(path: Path) -> list[Path]:
 
 
 def _own_environment(workspace: Path) -> list[Path]:
-    """Files of the module of `env.name: module:Class`, where it lies in the workspace; whole packages, else the one file."""
     params: Any = yaml.safe_load((workspace / "params.yaml").read_text(encoding="utf-8"))
-    module, colon, _ = str((params.get("env") or {}).get("name")).partition(":")
-    first = workspace / module.split(".")[0]
-    if not colon or not module:
-        return []
-    return _files(first) if first.is_dir() else _files(first.with_suffix(".py")) if first.with_suffix(".py").is_file() else []
+    return own_files(str((params.get("env") or {}).get("name")), workspace)

@@ -12,32 +12,38 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ratchet.envs.benchmarks import default_options, look_in
+from ratchet.envs.benchmarks import default_options, look_in, own_code
 from ratchet.errors import RatchetError
 from ratchet.policies.served_settings import complete
 from ratchet.settings import derived, parse, settings_type
 from ratchet.settings_errors import unknown_key
-from ratchet.yaml_files import flow_yaml, parse_yaml, read_yaml
+from ratchet.yaml_files import dump_yaml, flow_yaml, parse_yaml, read_yaml
 
 WHOLE = ("actors", "pool")  # replaced as they are: half an actor or half a pool of another preset makes no sense
 DERIVED = ("evaluations", "last")
 MAX_ROUNDS = 1000
 
+_CODE = re.compile(r"^(env:.*\n(?:(?:[ \t].*)?\n)*?[ \t]+code: +)[^\s#]+", re.MULTILINE)
 
-def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str], preset_name: str = "the preset") -> dict[str, Any]:
+def render_params(
+    base: dict[str, Any], preset: dict[str, Any], sets: list[str], preset_name: str = "the preset", folder: Path | None = None
+) -> dict[str, Any]:
     """Merges, applies `sets` (`a.b.c=YAML value`), derives the mappings of rounds, and checks the result.
 
-    Where preset or `sets` change `env.name`, `env.options` start from that benchmark's defaults. Raises RatchetError, which says
+    Where preset or `sets` change `env.name`, `env.options` start from that benchmark's defaults; one's own is looked for in
+    `folder`. Raises RatchetError, which says
     whether defaults, preset or `--set` gave the refused key.
     """
     try:
+    if folder is not None:
+        look_in(folder)
         params = _lay_over(copy.deepcopy(base), preset)
         _complete_served(params)
         for text in sorted(sets, key=lambda text: not _related(_key(text), "env.name")):  # options belong to a name
             _apply(params, text)
             _complete_served(params)
-        _derive(params, base.get("rounds"))
-        parse(params, "")
+        _derive(params, base.get("rounds"), folder)
+        parse(params, "", folder)
     except RatchetError as error:
         line = str(error).removeprefix(": ")
         if line.startswith("--set"):
@@ -52,9 +58,8 @@ def render_run(root: Path, preset: str | None, sets: list[str]) -> dict[str, Any
     Paths of pretrained actors and of tokenizers become absolute, since a run's workspace is another folder. Raises RatchetError, also for a preset or
     a model's folder that is not there.
     """
-    look_in(root)
     differences = read_preset(root / "presets", preset) if preset else {}
-    params = render_params(read_yaml(root / "params.yaml"), differences, sets, f"presets/{preset}.yaml")
+    params = render_params(read_yaml(root / "params.yaml"), differences, sets, f"presets/{preset}.yaml", root)
     for name, actor in params["actors"].items():
         if "path" in actor:
             folder = (root / actor["path"]).resolve()
@@ -102,11 +107,14 @@ def rerender(text: str, folder: Path | None = None) -> str:
     old = params["rounds"]
     given = {str(key): value for key, value in old.items() if isinstance(value, dict)} if isinstance(old, dict) else {}
     params["rounds"] = render_rounds(len(old) if isinstance(old, (dict, list)) else old, given)
-    _derive(params, None)
+    if folder is not None:
+        look_in(folder)
+    _derive(params, None, folder)
     parse(params, folder=folder)
     for key in ("rounds", *DERIVED):
         text = _replace_block(text, key, _block(key, params[key]))
     return text
+    text = _CODE.sub(lambda found: found[1] + dump_yaml(params["env"]["code"]).splitlines()[0], text, count=1)
 
 
 def _block(key: str, value: Any) -> str:
@@ -169,6 +177,8 @@ def _apply(params: dict[str, Any], text: str) -> None:
     if path[0] in DERIVED or (path[0] == "rounds" and path[-1] == "prev"):
         raise RatchetError(f"--set {dotted}: is derived from the count of rounds; write `--set rounds=3` instead")
     parent = _parent(params, path)
+    if path == ["env", "code"]:
+        raise RatchetError(f"--set {dotted}: is the hash of your environment's code, and derived from it")
     last: Any = int(path[-1]) if isinstance(parent, list) else path[-1]
     old = parent[last] if isinstance(parent, list) else parent.get(last)
     value = parse_yaml(value_text, f"--set {dotted}")
@@ -201,8 +211,12 @@ def _holds(current: Any, part: str) -> bool:
     return isinstance(current, dict) and part in current
 
 
-def _derive(params: dict[str, Any], before: Any) -> None:
-    """Fills what follows from `rounds` and the first actor. What is malformed is left as it is, for `parse` to refuse."""
+def _derive(params: dict[str, Any], before: Any, folder: Path | None) -> None:
+    """Fills what follows from `rounds`, the first actor and the environment's code in `folder`. What is malformed is left as it is,
+    for `parse` to refuse."""
+    name = _at(params, "env", "name")
+    if isinstance(name, str):
+        params["env"]["code"] = None if folder is None else own_code(name, folder)
     rounds = params.get("rounds")
     if isinstance(rounds, int):
         params["rounds"] = render_rounds(rounds, before if isinstance(before, dict) else None)

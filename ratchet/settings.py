@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError, create_model, model_validator
 
-from ratchet.envs.benchmarks import benchmark_class, look_in
+from ratchet.envs.benchmarks import benchmark_class, look_in, own_code
 from ratchet.errors import RatchetError
 from ratchet.policies.served_settings import Served
 from ratchet.section import Section
@@ -34,6 +34,7 @@ class Env(Section):
 
     name: str = Field(description="the benchmark, or module:Class of your own (docs/environments.md)")
     options: Any = Field(description="settings of this benchmark alone; they start from its defaults where the name changes")
+    code: str | None = Field(description="hash of the code of your own environment, derived by `ratchet run` and `ratchet render`; null = none")
     max_steps: Count = Field(description="turns after which an episode is truncated")
     max_tokens: int = Field(ge=64, description="tokens of a whole episode, observations included, after which it is truncated")
     max_reply_tokens: int = Field(ge=4, description="tokens of one reply; a longer one is cut and holds no action")
@@ -411,7 +412,7 @@ def _with_options(options: type[Section]) -> type[Settings]:
 def parse(values: Any, where: str = "params.yaml", folder: Path | None = None) -> Settings:
     """Settings from plain values. Raises RatchetError, one line that names the dotted key; `where` says who gave it.
 
-    An environment of one's own is also looked for in `folder`.
+    An environment of one's own is also looked for in `folder`, and has to be the one that `env.code` was made of.
     """
     if not isinstance(values, dict):
         raise RatchetError(f"{where}: holds {type(values).__name__} instead of settings; write `key: value` lines as in params.yaml")
@@ -422,7 +423,7 @@ def parse(values: Any, where: str = "params.yaml", folder: Path | None = None) -
     except RatchetError as error:
         raise RatchetError(f"{where}: {error}") from error
     try:
-        return model.model_validate(values)
+        settings = model.model_validate(values)
     except ValidationError as error:
         raise RatchetError(f"{where}: {explain(error, model)}") from None
 
@@ -437,6 +438,9 @@ def json_schema(name: str = "alfworld") -> dict[str, Any]:
     return settings_type({"env": {"name": name}}).model_json_schema()
 
 
+    if folder is not None and settings.env.code != own_code(settings.env.name, folder):
+        raise RatchetError(f"{where}: env.code: {settings.env.code} is not the hash of {settings.env.name} as it is now; run `ratchet render`")
+    return settings
 def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str]) -> dict[str, Any]:
     """Complete params from defaults, a preset's differences and `--set` texts; see ratchet.rendering."""
     from ratchet.rendering import render_params as render

@@ -17,6 +17,7 @@ from ratchet.envs.base import Expert, Task
 from ratchet.envs.pool import EnvPool
 from ratchet.envs.worker import reason_of
 from ratchet.errors import RatchetError
+from ratchet.files import sha256_files, sha256_json
 from ratchet.section import Section
 
 
@@ -113,6 +114,23 @@ def look_in(folder: Path) -> None:
     path = str(folder.resolve())
     if path not in (entry if entry else str(Path.cwd()) for entry in sys.path):
         sys.path.append(path)
+
+
+def own_files(name: str, folder: Path) -> list[Path]:
+    """The code of `module:Class` where it lies in `folder`: a module's file, or all files of the package that it is in."""
+    first = name.partition(":")[0].partition(".")[0]
+    if ":" not in name or not first or first == __name__.partition(".")[0]:
+        return []
+    package, module = folder / first, folder / f"{first}.py"
+    if package.is_dir():
+        return sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return [module] if module.is_file() else []
+
+
+def own_code(name: str, folder: Path) -> str | None:
+    """A hash of `own_files`, None where there are none. It stands in params.yaml, so that stages see when the code changes."""
+    paths = own_files(name, folder)
+    return sha256_json([[str(path.relative_to(folder)) for path in paths], sha256_files(paths)])[:12] if paths else None
 
 
 def open_pool(folder: Path, settings: Any, splits: list[str], *, admissible: bool) -> EnvPool:

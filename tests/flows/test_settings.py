@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ratchet.envs.benchmarks import benchmark, look_in
 from ratchet.errors import RatchetError
 from ratchet.rendering import read_preset, render_run, rerender
 from ratchet.settings import dump_params, json_schema, load, parse, render_params, settings_type
@@ -26,7 +29,7 @@ def params() -> dict[str, Any]:
 REFUSED = [
     (["evolve_online.temprature=1"], "evolve_online.temprature: unknown key; did you mean evolve_online.temperature?"),
     (["evolve_onlin.lr=1"], "did you mean evolve_online?"),
-    (["learning_rate=1"], "unknown key; known there: line, seed"),
+    (["speed=1"], "unknown key; known there: line, seed"),
     (["keep_every=2"], "did you mean evolve_online.keep_every?"),
     (["evolve_online={keepevery: 2}"], "--set: evolve_online.keepevery: unknown key; did you mean evolve_online.keep_every?"),
     (["evolve_online.lr=fast"], "--set: evolve_online.lr: 'fast' is refused, input should be a valid number; it is: learning rate"),
@@ -71,6 +74,7 @@ REFUSED = [
     (["env.options.rooms=2"], "--set: env.options.rooms: 2 is refused, input should be greater than or equal to 3; it is: most receptacles"),
     (["env.rooms=4"], "--set env.rooms: unknown key; did you mean env.options.rooms?"),
     (["env.name=alfwrld"], "--set: env.name: no environment 'alfwrld'; did you mean 'alfworld'? (known: alfworld"),
+    (["env.code=abc"], "--set env.code: is the hash of your environment's code, and derived from it"),
     (["env.name=3"], "--set: env.name: no environment '3'"),
     (["env.name={}"], "--set: env.name: {} is refused, input should be a valid string; it is: the benchmark"),
     (["env.name=nowhere.at_all:Game"], "env.name: no module 'nowhere.at_all'; put nowhere/at_all.py beside params.yaml, or install"),
@@ -199,6 +203,105 @@ def test_dvc_reads_what_we_dump(params: dict[str, Any]) -> None:
 
     rendered = render_params(params, {}, ["evolve_online.lr=1e-7", "start=12345e678901", "line='1_0'"])
     assert dvc_parse(dump_params(rendered), "params.yaml") == rendered
+
+
+OWN = """
+from ratchet.section import Section
+class Game:
+    class Options(Section):
+        size: int = 4
+        words: list[str] = ["one", "two"]
+    factory = "own:make"
+    def prepare(self, folder, settings, counts, seed): return {}
+    def arguments(self, folder, settings, splits): return {}
+    def expert(self, folder): raise NotImplementedError
+class Half:
+    class Options(Section):
+        pass
+    factory = "own:make"
+    def prepare(self, folder, settings, counts, seed): return {}
+class Bare(Game):
+    Options = None
+class Unset(Game):
+    class Options(Section):
+        size: int
+class Made(Game):
+    factory = None
+class Asks(Game):
+    def __init__(self, what): ...
+size = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout's settings with a module of one's own, called `own`, beside them."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    (tmp_path / "params.yaml").write_text((CHECKOUT / "params.yaml").read_text())
+    (tmp_path / "own.py").write_text(OWN)
+    shutil.copytree(CHECKOUT / "presets", tmp_path / "presets")
+    return tmp_path
+
+
+def test_options_of_another_environment_start_from_its_defaults(own: Path) -> None:
+    rendered = render_run(own, "alfworld", ["env.options.size=5", "env.name=own:Game"])
+    assert rendered["env"]["options"] == {"size": 5, "words": ["one", "two"]}
+    (own / "presets" / "mine.yaml").write_text("line: mine\nenv: {name: 'own:Game', options: {words: [three]}}\n")
+    assert render_run(own, "mine", [])["env"]["options"] == {"size": 4, "words": ["three"]}
+    assert render_run(own, "mine", ["env.name=alfworld"])["env"]["options"] == read_yaml(own / "params.yaml")["env"]["options"]
+    assert parse(rendered, "", own).env.options.size == 5
+    (own / "params.yaml").write_text(dump_params(rendered))
+    assert load(own / "params.yaml").env.options.words == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["env.options.sise=5"], "--set env.options.sise: unknown key; did you mean env.options.size?"),
+        (["env.options.rooms=5"], "--set env.options.rooms: unknown key; known there: size, words"),
+        (["env.options.size=big"], "--set: env.options.size: 'big' is refused"),
+        (["env.name=own:Gane"], "env.name: own has no class 'Gane'; did you mean own:Game?"),
+        (["env.name=own:size"], "env.name: own has no class 'size'; "),
+        (["env.name=own:Half"], "env.name: own:Half has no method arguments, expert; a benchmark has prepare, arguments, expert"),
+        (["env.name=own:Bare"], "env.name: own:Bare has no class Options"),
+        (["env.name=own:Unset"], "env.name: own:Unset.Options.size has no default"),
+        (["env.name=own:Made"], "env.name: own:Made has no text factory"),
+        (["env.name=broken:Game"], "env.name: broken cannot be imported (SyntaxError: "),
+        (["env.name=needy:Game"], "env.name: needy:Game needs the package nowhere_at_all, which is not installed"),
+    ],
+)
+def test_an_environment_that_cannot_work_is_refused_in_one_line(own: Path, sets: list[str], said: str) -> None:
+    (own / "broken.py").write_text("class Game(:\n")
+    (own / "needy.py").write_text("import nowhere_at_all\n")
+    with pytest.raises(RatchetError) as caught:
+        render_run(own, None, ["env.name=own:Game", *sets])
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_class_that_asks_for_arguments_is_refused_when_it_is_made(own: Path) -> None:
+    look_in(own)
+    with pytest.raises(RatchetError, match=r"own:Asks\(\) cannot be made without arguments"):
+        benchmark("own:Asks")
+
+
+def test_stages_see_when_the_code_of_an_own_environment_changes(own: Path) -> None:
+    code = render_run(own, None, ["env.name=own:Game"])["env"]["code"]
+    text = rerender((own / "params.yaml").read_text().replace("name: alfworld ", "name: own:Game ").replace(OPTIONS, "  options: {}\n"), own)
+    (own / "params.yaml").write_text(text)
+    assert load(own / "params.yaml").env.code == code and "# hash of your own" in text
+    (own / "own.py").write_text(OWN + "# changed\n")
+    with pytest.raises(RatchetError, match=rf"env.code: {code} is not the hash of own:Game as it is now; run `ratchet render`"):
+        load(own / "params.yaml")
+    (own / "params.yaml").write_text(rerender(text, own))
+    assert load(own / "params.yaml").env.code not in (None, code)
+
+
+OPTIONS = """  options:              # of this environment alone; another name starts from its own defaults
+    games: generated    # generated | data (the user's json_2.1.1 under ALFWORLD_DATA)
+    engine: auto        # auto | compiled | textworld
+    rooms: 6            # most receptacles of a generated room; null = the whole room
+"""
 
 
 def test_render_renews_the_mappings_and_keeps_comments() -> None:
