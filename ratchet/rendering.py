@@ -22,8 +22,8 @@ from ratchet.yaml_files import dump_yaml, flow_yaml, parse_yaml, read_yaml
 WHOLE = ("actors", "pool")  # replaced as they are: half an actor or half a pool of another preset makes no sense
 DERIVED = ("evaluations", "last")
 MAX_ROUNDS = 1000
-
 _CODE = re.compile(r"^(env:.*\n(?:(?:[ \t].*)?\n)*?[ \t]+code: +)[^\s#]+", re.MULTILINE)
+
 
 def render_params(
     base: dict[str, Any], preset: dict[str, Any], sets: list[str], preset_name: str = "the preset", folder: Path | None = None
@@ -31,12 +31,11 @@ def render_params(
     """Merges, applies `sets` (`a.b.c=YAML value`), derives the mappings of rounds, and checks the result.
 
     Where preset or `sets` change `env.name`, `env.options` start from that benchmark's defaults; one's own is looked for in
-    `folder`. Raises RatchetError, which says
-    whether defaults, preset or `--set` gave the refused key.
+    `folder`. Raises RatchetError, which says whether defaults, preset or `--set` gave the refused key.
     """
-    try:
     if folder is not None:
         look_in(folder)
+    try:
         params = _lay_over(copy.deepcopy(base), preset)
         _complete_served(params)
         for text in sorted(sets, key=lambda text: not _related(_key(text), "env.name")):  # options belong to a name
@@ -111,10 +110,10 @@ def rerender(text: str, folder: Path | None = None) -> str:
         look_in(folder)
     _derive(params, None, folder)
     parse(params, folder=folder)
+    text = _CODE.sub(lambda found: found[1] + dump_yaml(params["env"]["code"]).splitlines()[0], text, count=1)
     for key in ("rounds", *DERIVED):
         text = _replace_block(text, key, _block(key, params[key]))
     return text
-    text = _CODE.sub(lambda found: found[1] + dump_yaml(params["env"]["code"]).splitlines()[0], text, count=1)
 
 
 def _block(key: str, value: Any) -> str:
@@ -174,11 +173,11 @@ def _apply(params: dict[str, Any], text: str) -> None:
     path = dotted.strip().split(".")
     if not equals or not all(path):
         raise RatchetError(f"--set {text}: not of the form key=value; write for instance `--set evolve_online.lr=1e-4`")
+    if path == ["env", "code"]:
+        raise RatchetError(f"--set {dotted}: is the hash of your environment's code, and derived from it")
     if path[0] in DERIVED or (path[0] == "rounds" and path[-1] == "prev"):
         raise RatchetError(f"--set {dotted}: is derived from the count of rounds; write `--set rounds=3` instead")
     parent = _parent(params, path)
-    if path == ["env", "code"]:
-        raise RatchetError(f"--set {dotted}: is the hash of your environment's code, and derived from it")
     last: Any = int(path[-1]) if isinstance(parent, list) else path[-1]
     old = parent[last] if isinstance(parent, list) else parent.get(last)
     value = parse_yaml(value_text, f"--set {dotted}")

@@ -426,6 +426,9 @@ def parse(values: Any, where: str = "params.yaml", folder: Path | None = None) -
         settings = model.model_validate(values)
     except ValidationError as error:
         raise RatchetError(f"{where}: {explain(error, model)}") from None
+    if folder is not None and settings.env.code != own_code(settings.env.name, folder):
+        raise RatchetError(f"{where}: env.code: {settings.env.code} is not the hash of {settings.env.name} as it is now; run `ratchet render`")
+    return settings
 
 
 def load(path: Path = Path("params.yaml")) -> Settings:
@@ -438,9 +441,6 @@ def json_schema(name: str = "alfworld") -> dict[str, Any]:
     return settings_type({"env": {"name": name}}).model_json_schema()
 
 
-    if folder is not None and settings.env.code != own_code(settings.env.name, folder):
-        raise RatchetError(f"{where}: env.code: {settings.env.code} is not the hash of {settings.env.name} as it is now; run `ratchet render`")
-    return settings
 def render_params(base: dict[str, Any], preset: dict[str, Any], sets: list[str]) -> dict[str, Any]:
     """Complete params from defaults, a preset's differences and `--set` texts; see ratchet.rendering."""
     from ratchet.rendering import render_params as render
