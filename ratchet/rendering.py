@@ -14,6 +14,7 @@ from typing import Any
 
 from ratchet.envs.benchmarks import default_options, look_in, own_code
 from ratchet.errors import RatchetError
+from ratchet.models.pretrained import is_package, package_gguf
 from ratchet.policies.served_settings import complete
 from ratchet.settings import derived, parse, settings_type
 from ratchet.settings_errors import unknown_key
@@ -60,7 +61,9 @@ def render_run(root: Path, preset: str | None, sets: list[str]) -> dict[str, Any
     differences = read_preset(root / "presets", preset) if preset else {}
     params = render_params(read_yaml(root / "params.yaml"), differences, sets, f"presets/{preset}.yaml", root)
     for name, actor in params["actors"].items():
-        if "path" in actor:
+        if is_package(actor.get("path", "")):
+            package_gguf(actor["path"])  # one that is not installed is said before anything starts
+        elif "path" in actor:
             folder = (root / actor["path"]).resolve()
             if not (folder / "config.json").is_file():
                 raise RatchetError(f"actors.{name}.path: {folder} holds no config.json; give a local folder in Hugging Face's layout")

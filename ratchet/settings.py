@@ -112,9 +112,12 @@ class Sizes(Section):
 
 
 class Pretrained(Section):
-    """An actor that starts from a model of yours."""
+    """An actor that starts from a pretrained model."""
 
-    path: str = Field(min_length=1, description="local folder in Hugging Face's layout (config.json, weights, tokenizer)")
+    path: str = Field(
+        min_length=1,
+        description="local folder in Hugging Face's layout (config.json, weights, tokenizer), or package:NAME, an installed one with a GGUF",
+    )
     tokens: int = Field(ge=0, description="tokens of warm start; 0 = none")
 
 
@@ -124,6 +127,14 @@ def _actor_kind(value: Any) -> str:
 
 
 Actor = Annotated[Annotated[Sizes, Tag("scratch")] | Annotated[Pretrained, Tag("pretrained")], Discriminator(_actor_kind)]
+
+
+class Learner(Section):
+    """What the actor's learner does alike in warm start and online rounds."""
+
+    autocast: Literal["none", "bf16"] = Field(
+        description="precision of an update's passes: bf16 pays from some 5M parameters up where the processor knows it; weights stay in fp32"
+    )
 
 
 class WarmStart(Section):
@@ -301,6 +312,7 @@ class Settings(Section):
     demonstrate: Demonstrate = Field(description="episodes to imitate")
     actors: dict[str, Actor] = Field(min_length=1, description="the first one evolves; the others are for the harvest's pool")
     served: dict[str, Served] = Field(description="models behind OpenAI-compatible servers, by names of yours, for the harvest's pool")
+    learner: Learner = Field(description="what warm start and online rounds share")
     warm_start: WarmStart = Field(description="imitation")
     rounds: dict[str, Round] = Field(min_length=1, description="rounds by key; rendered from their count")
     evaluations: dict[str, Evaluation] = Field(description="evaluations by key; derived from rounds")

@@ -22,7 +22,7 @@ def run(stage: Stage) -> None:
     settings = stage.settings
     tasks = keyed_choice(read_panel(stage.path("data/panels/train.json")).tasks, settings.demonstrate.episodes, settings.seed, 1)
     games, chosen = stage.path("data/games"), settings.demonstrate
-    policy = expert_policy(settings, games, chosen.slip_rate) if chosen.policy == "expert" else random_policy()
+    policy = expert_policy(settings, games, chosen.slip_rate) if chosen.policy == "expert" else random_policy(settings)
     with open_pool(games, settings.env, ["train"], admissible=True) as pool:
         episodes, steps = play_shards(stage, policy.policy_id, [Job(task, settings.seed) for task in tasks], policy, pool, shard=SHARD, rows=256)
     if chosen.imported is not None:

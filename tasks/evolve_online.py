@@ -66,6 +66,7 @@ class _Online:
             batch_tokens=own.batch_tokens,
             max_grad_norm=own.max_grad_norm,
             temperature=own.temperature,
+            autocast=stage.settings.learner.autocast,
         )
         self.reference = None
         if own.kl_weight:
@@ -140,6 +141,7 @@ class _Online:
             "round": self.round,
             "iteration": iteration,
             "parents": [self.parent["version"]],
+            "action_format": self.stage.settings.env.action_format,
             "params_hash": sha256_json(self.stage.settings.model_dump(mode="json"))[:12],
         }
         save_model(self.learner.model, self.start, self.stage.out(f"models/rounds/{self.round}/candidates/{name}"), card)

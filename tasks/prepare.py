@@ -44,7 +44,7 @@ def _speaker(settings: Settings, games: Path) -> Policy:
         return expert_policy(settings, games)
     except RatchetError as reason:
         say(f"prepare: {reason}; the tokenizer is made of random episodes")
-        return random_policy()
+        return random_policy(settings)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ratchet.episodes.files import read_table, table_of, write_table
 from ratchet.errors import RatchetError
 from ratchet.policies.base import Policy
 from ratchet.policies.scripted import Player, ScriptedPolicy
+from ratchet.policies.served import FAILED, ServedPolicy
 from ratchet.policies.slips import SlippingPlayer
 from ratchet.rollout.play import Job, play
 from ratchet.settings import Settings
@@ -30,45 +32,98 @@ def expert_policy(settings: Settings, games: Path, slip_rate: float = 0.0) -> Po
     def player(seed: int, episode_id: str) -> Player:
         return SlippingPlayer(one.expert(games), slip_rate, seed, episode_id) if slip_rate else one.expert(games)
 
-    return ScriptedPolicy(player, policy_id="expert", version="expert")
+    return ScriptedPolicy(player, policy_id="expert", version="expert", action_format=settings.env.action_format)
 
 
-def random_policy() -> Policy:
+def random_policy(settings: Settings) -> Policy:
     from ratchet.policies.random_valid import RandomPolicy
 
-    return ScriptedPolicy(RandomPolicy, policy_id="random", version="random")
+    return ScriptedPolicy(RandomPolicy, policy_id="random", version="random", action_format=settings.env.action_format)
 
 
 def model_policy(folder: Path, settings: Settings, *, policy_id: str, rows: int, temperature: float, model: Any = None) -> Policy:
-    """A language model of a folder (or an already loaded `model` with that folder's tokenizer) on `rows` rows."""
+    """A language model of a folder (or an already loaded `model` with that folder's tokenizer) on `rows` rows.
+
+    Raises RatchetError where the version learned another action format than `env.action_format`.
+    """
     from ratchet.engines.local import LocalEngine
     from ratchet.episodes.template import load_template
     from ratchet.models.build import card_of, load_model
     from ratchet.policies.language_model import LanguageModelPolicy
 
-    template = load_template(folder)
-    env = settings.env
+    env, card = settings.env, card_of(folder)
+    learned = card.get("action_format", env.action_format)
+    if learned != env.action_format:
+        raise RatchetError(f"{folder}: version {card['version']} learned to write actions as {learned}; set env.action_format to {learned}")
+    template = load_template(folder, env.action_format)
     engine = LocalEngine(
-        load_model(folder) if model is None else model, slots=rows, length=env.max_tokens, end=template.end, pad=template.pad
+        load_model(folder) if model is None else model, slots=rows, length=env.max_tokens, end=template.ends, pad=template.pad
     )
     return LanguageModelPolicy(
         engine,
         template,
         policy_id=policy_id,
-        version=card_of(folder)["version"],
+        version=card["version"],
         temperature=temperature,
         max_tokens=env.max_tokens,
         max_reply_tokens=env.max_reply_tokens,
     )
 
 
+@contextmanager
+def served_policy(stage: Stage, name: str, temperature: float) -> Iterator[ServedPolicy]:
+    """The served model `name` of the settings. Until the stage is done, answers are kept in its scratch folder: none is asked twice."""
+    from ratchet.episodes.template import load_template
+
+    env, own = stage.settings.env, stage.settings.served[name]
+    policy = ServedPolicy(
+        name,
+        own,
+        temperature=temperature,
+        max_tokens=env.max_tokens,
+        max_reply_tokens=env.max_reply_tokens,
+        max_error_share=env.max_error_share,
+        action_format=env.action_format,
+        template=load_template(stage.path(own.tokenizer), env.action_format) if own.tokenizer is not None else None,
+        journal=stage.scratch / "served" / f"{name}.jsonl",
+    )
+    try:
+        yield policy
+    finally:
+        policy.close()
+
+
+def failed_actions(steps: pa.Table) -> int:
+    """Steps whose request to a served model failed for good."""
+    return sum(version.endswith(FAILED) for version in steps["policy_version"].to_pylist())
+
+
+def check_failures(stage: Stage, name: str, steps: pa.Table) -> None:
+    """Raises RatchetError where the share of failed actions is above the limit; what was answered is kept for the next try."""
+    failed, limit = failed_actions(steps), stage.settings.env.max_error_share
+    if failed > limit * steps.num_rows:
+        raise RatchetError(
+            f"{stage.title} {name}: {failed} of {steps.num_rows} actions of a shard failed, above env.max_error_share={limit}; "
+            f"see to served.{name}.url, then go on with `ratchet run --resume ID`, which asks for these alone"
+        )
+
+
 def play_shards(
-    stage: Stage, name: str, jobs: Sequence[Job], policy: Policy, pool: EnvPool, *, shard: int, rows: int | None = None
+    stage: Stage,
+    name: str,
+    jobs: Sequence[Job],
+    policy: Policy,
+    pool: EnvPool,
+    *,
+    shard: int,
+    rows: int | None = None,
+    accept: Callable[[pa.Table], None] = lambda steps: None,
 ) -> tuple[pa.Table, pa.Table]:
     """Plays `jobs` in shards of `shard` episodes and returns (episodes, steps).
 
-    Each finished shard is a pair of part files in the stage's scratch folder; after a kill only the missing ones are played.
-    Raises RatchetError where more than `env.max_error_share` of the episodes ended as errors.
+    Each finished shard is a pair of part files in the stage's scratch folder; after a kill only the missing ones are played. A
+    shard whose steps `accept` raises about is not kept. Raises RatchetError where more than `env.max_error_share` of the episodes
+    ended as errors.
     """
     progress = Progress(f"{stage.title} {name}", len(jobs), "episodes")
     parts: list[tuple[pa.Table, pa.Table]] = []
@@ -78,6 +133,7 @@ def play_shards(
         files = base.with_suffix(".episodes.parquet"), base.with_suffix(".steps.parquet")
         if not files[1].exists():
             episodes, steps = play(jobs[start : start + shard], policy, pool, max_steps=stage.settings.env.max_steps, rows=rows or shard)
+            accept(steps)
             write_table(files[0], "episodes", episodes)
             write_table(files[1], "steps", steps)  # last: its presence says that the pair is whole
         parts.append((read_table(files[0], "episodes"), read_table(files[1], "steps")))

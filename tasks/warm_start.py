@@ -12,6 +12,7 @@ from ratchet.episodes.files import read_table
 from ratchet.episodes.template import Template, load_template
 from ratchet.errors import RatchetError
 from ratchet.learners.batches import Sequence, sequences_of, silence
+from ratchet.models.pretrained import base_folder
 from ratchet.policies.scripted import SLIP
 from ratchet.settings import Pretrained
 from tasks.common import Progress, Stage, main, say, tensorboard
@@ -25,7 +26,7 @@ def run(stage: Stage) -> None:
     settings, actor = stage.settings, stage.settings.actors[stage.key]
     if settings.start != "scratch" and stage.key == settings.actor:
         return _continue_from(stage, settings.start)
-    source = Path(actor.path) if isinstance(actor, Pretrained) else stage.path("models/tokenizer")
+    source = base_folder(actor.path, stage.scratch / "base") if isinstance(actor, Pretrained) else stage.path("models/tokenizer")
     template = load_template(source, settings.env.action_format)
     model = _model(stage, source, template)
     sequences = demonstrations(stage.path("data/demonstrations"), template, settings.env.max_tokens)
@@ -95,6 +96,7 @@ def _train(stage: Stage, model: Any, template: Template, sequences: list[Sequenc
         warmup_share=warm.warmup_share,
         max_grad_norm=warm.max_grad_norm,
         seed=stage.settings.seed,
+        autocast=stage.settings.learner.autocast,
     )
     held_out = sequences[: min(HELD_OUT, len(sequences) // 10)]
     train = sequences[len(held_out) :]
@@ -127,6 +129,7 @@ def _save(stage: Stage, model: Any, source: Path, metrics: dict[str, Any], paren
         "round": 0,
         "iteration": 0,
         "parents": parents,
+        "action_format": stage.settings.env.action_format,
         "params_hash": sha256_json(stage.settings.model_dump(mode="json"))[:12],
     }
     version = save_model(model, source, stage.out(f"models/warm/{stage.key}"), card)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ratchet.engines.base import Generated
 from ratchet.models.attention import SlotCache
+from ratchet.models.parts import decoder, head
 from ratchet.rollout.noise import uniforms
 
 SMALLEST_BATCH = 8  # below it fp32 results change bits with the number of rows, so smaller calls are filled up
@@ -90,14 +91,14 @@ class LocalEngine:
         place = None if everyone else torch.from_numpy(rows).to(self.device)
         self.cache.place(place, torch.from_numpy(self.used[rows]).to(self.device), tokens.shape[1], real)
         ids = torch.from_numpy(tokens).to(self.device)
-        out = self.model.model(input_ids=ids, position_ids=self.cache.positions, use_cache=False, layout=self.cache)
+        out = decoder(self.model)(input_ids=ids, position_ids=self.cache.positions, use_cache=False, layout=self.cache)
         return out.last_hidden_state
 
     def _logits(self, hidden: Tensor) -> Tensor:
         rows = len(hidden)
         if rows < SMALLEST_BATCH:
             hidden = torch.cat([hidden, hidden.new_zeros((SMALLEST_BATCH - rows, hidden.shape[1]))])
-        return self.model.lm_head(hidden)[:rows].float()
+        return head(self.model)(hidden)[:rows].float()
 
     def _decode(self, slots: np.ndarray, logits: Tensor, keys: np.ndarray, limits: np.ndarray, temperature: float) -> list[Generated]:
         count = len(slots)

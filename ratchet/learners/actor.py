@@ -17,6 +17,7 @@ from torch import Tensor
 from ratchet.learners.batches import REPLY, Micro, Sequence, micro_batch, pack
 from ratchet.learners.optimizers import make_optimizers, set_lr
 from ratchet.losses.base import Term
+from ratchet.models.parts import decoder, head
 
 EXPLODED = 1e4  # a gradient norm above it is no step worth taking, clipped or not
 
@@ -31,8 +32,8 @@ class Scorer(torch.nn.Module):
 
     def forward(self, micro: Micro) -> Tensor:
         """Log-probs [M] at the learner's temperature; the head reads no other position."""
-        out = self.model.model(input_ids=micro.ids, position_ids=micro.positions, use_cache=False, layout=micro.layout)
-        logits = self.model.lm_head(out.last_hidden_state[0].index_select(0, micro.before)).float()
+        out = decoder(self.model)(input_ids=micro.ids, position_ids=micro.positions, use_cache=False, layout=micro.layout)
+        logits = head(self.model)(out.last_hidden_state[0].index_select(0, micro.before)).float()
         if self.temperature not in (0.0, 1.0):
             logits = logits / self.temperature
         return -torch.nn.functional.cross_entropy(logits, micro.target, reduction="none")
@@ -62,8 +63,10 @@ class ActorLearner:
         max_grad_norm: float,
         temperature: float = 1.0,
         weight_decay: float = 0.0,
+        autocast: str = "none",
     ) -> None:
-        """`batch_tokens` bounds a micro-batch (memory), `temperature` is that of the sampled distribution."""
+        """`batch_tokens` bounds a micro-batch (memory), `temperature` is that of the sampled distribution. `autocast` "bf16" runs an
+        update's passes in bfloat16 where that is safe; weights, optimiser states and `logprobs` stay as they are."""
         from accelerate import Accelerator
 
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
@@ -72,6 +75,7 @@ class ActorLearner:
         self.terms = [term for term in terms if term.weight != 0]
         self.roles = frozenset().union(*(term.roles for term in self.terms))
         self.batch_tokens, self.max_grad_norm = batch_tokens, max_grad_norm
+        self.autocast = torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=autocast == "bf16")
 
     @property
     def model(self) -> Any:
@@ -85,7 +89,8 @@ class ActorLearner:
         denominators = {term.name: max(term.denominator(batch), 1.0) for term in self.terms}
         sums: dict[str, float] = {}
         for micro in self._micro_batches(batch):
-            logp = self.scorer(micro)
+            with self.autocast:
+                logp = self.scorer(micro)
             loss = logp.new_zeros(())
             for term in self.terms:
                 total, metrics = term.numerator(logp, micro)

@@ -28,6 +28,7 @@ class ImitationSettings:
     warmup_share: float
     max_grad_norm: float
     seed: int
+    autocast: str = "none"
     checkpoint_every: int = 200
     log_every: int = 20
 
@@ -70,7 +71,12 @@ def imitate(
     reply tokens on `held_out`). Interrupted, it goes on from the last checkpoint in `scratch`."""
     terms = [Likelihood(), ObservationLikelihood(settings.observation_weight)]
     learner = ActorLearner(
-        model, terms, optimizer=settings.optimizer, batch_tokens=settings.batch_tokens, max_grad_norm=settings.max_grad_norm
+        model,
+        terms,
+        optimizer=settings.optimizer,
+        batch_tokens=settings.batch_tokens,
+        max_grad_norm=settings.max_grad_norm,
+        autocast=settings.autocast,
     )
     result = ImitationResult()
     done = load_checkpoint(scratch / "checkpoint", learner.model, learner.optimizers)

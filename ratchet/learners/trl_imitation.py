@@ -54,7 +54,7 @@ def make_trainer(model: Any, template: Template, train: Seq[Sequence], settings:
         report_to="none",
         save_strategy="no",
         use_cpu=cpu,
-        bf16=not cpu,
+        bf16=settings.autocast == "bf16",
         activation_checkpointing=False,
         dataset_kwargs={"skip_prepare_dataset": True},
         disable_tqdm=True,

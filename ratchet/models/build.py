@@ -9,10 +9,17 @@ import torch
 
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_files, write_json
-from ratchet.models import attention
+from ratchet.models import attention, parts
 
 WEIGHTS = "model.safetensors"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+COMPANIONS = (  # what belongs to a version and is no weight: tokenizer, chat template, stop tokens, where a base model comes from
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "base.json",
+)
 
 
 def from_scratch(
@@ -45,7 +52,10 @@ def from_scratch(
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """A causal LM of a Hugging Face folder with our attention. Raises RatchetError where weights or config are missing."""
+    """A causal LM of a Hugging Face folder with our attention, its dropout off.
+
+    Raises RatchetError where weights or config are missing, and for an architecture that our attention does not compute.
+    """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -64,26 +74,33 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
         raise RatchetError(f"{folder}: cannot be loaded as a causal language model ({str(error).splitlines()[0]})") from error
     if missing := sorted(info["missing_keys"]):  # transformers fills these up with random numbers
         raise RatchetError(f"{folder}: {len(missing)} weights are missing, {missing[0]} the first; export the model anew with save_pretrained")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # sampler and learner must compute one distribution
+    parts.check_computes(model, str(folder))
     return model
 
 
 def save_model(model: Any, template_folder: Path, folder: Path, card: dict[str, Any]) -> str:
-    """Writes weights, config, tokenizer and `ratchet.json`; returns the version id, a hash of the first three."""
+    """Writes weights, config, the template folder's companions and `ratchet.json`; returns the version id, a hash of weights, config and tokenizer."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().to("cpu").contiguous() for name, tensor in model.state_dict().items()}
-    if getattr(model.config, "tie_word_embeddings", False):
-        state.pop("lm_head.weight", None)
-    save_file(state, str(folder / WEIGHTS), metadata={"format": "pt"})
+    save_file(stored_tensors(model), str(folder / WEIGHTS), metadata={"format": "pt"})
     model.config.save_pretrained(str(folder))
-    for name in TOKENIZER_FILES:
+    for name in COMPANIONS:
         source = template_folder / name
         if source.is_file():
             (folder / name).write_bytes(source.read_bytes())
     version = version_of(folder)
     write_json(folder / "ratchet.json", {**card, "version": version})
     return version
+
+
+def stored_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """The tensors that are stored: on the CPU, those that are tied to another one left out."""
+    tied = (model._tied_weights_keys or {}) if getattr(model.config, "tie_word_embeddings", False) else {}
+    return {name: tensor.detach().to("cpu").contiguous() for name, tensor in model.state_dict().items() if name not in tied}
 
 
 def version_of(folder: Path) -> str:
