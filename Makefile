@@ -89,5 +89,5 @@ $(STAMPS)/core: $(STAMPS)/torch pyproject.toml constraints.txt
 
 $(STAMPS)/all: $(STAMPS)/core
 	@command -v g++ >/dev/null || { echo "ALFWorld's real engine needs a C++ compiler; on Debian: apt-get install g++ make" >&2; exit 1; }
-	$(PIP) install -e '.[textworld,textworld-express,postgres,dev]' -c constraints.txt
+	$(PIP) install -e '.[textworld,textworld-express,scienceworld,postgres,dev]' -c constraints.txt
 	@touch $@
