@@ -99,6 +99,17 @@ def runs(
 
 
 @app.command(rich_help_panel=RUNS)
+def plan(preset: Preset = None, settings: Sets = None, json: Json = False) -> None:
+    """Estimate how long a run would take and how much disk it would fill, from a short measurement on this machine.
+
+    **Examples**: `ratchet plan`, `ratchet plan --preset alfworld --set rounds=4`
+    """
+    from flows.planning import plan as estimate
+
+    estimate(preset, settings or [], json)
+
+
+@app.command(rich_help_panel=RUNS)
 def watch(
     run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default the newest run that is running, else the newest.")] = None,
 ) -> None:

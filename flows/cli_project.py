@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli_shared import PROJECT, Sets
+from flows.cli_shared import PROJECT, Json, Sets
 
 app = typer.Typer()
 
@@ -19,6 +19,19 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or em
     from flows.project import init as begin
 
     begin(folder)
+
+
+@app.command(rich_help_panel=PROJECT)
+def doctor(json: Json = False) -> None:
+    """Look at this machine: versions, threads, memory, disk, Java, compilers, and what each preset needs.
+
+    **Examples**: `ratchet doctor`, `ratchet doctor --json`
+
+    One line each: ok, warn (not everybody needs it) or fail, with the way out. Exits with 1 where something fails.
+    """
+    from flows.doctor import doctor as look
+
+    look(json)
 
 
 @app.command(rich_help_panel=PROJECT)
@@ -47,3 +60,21 @@ def use(
     from flows.using import use_preset
 
     use_preset(preset, settings or [], force)
+
+
+@app.command(rich_help_panel=PROJECT)
+def gc(
+    keep: Annotated[int, typer.Option(help="So many of the newest runs stay whole, beside those that are running.")] = 3,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; without this it only says what it would free.")] = False,
+    json: Json = False,
+) -> None:
+    """Free what old runs hold: their episodes, undecided weights, and what nothing refers to in the DVC cache.
+
+    **Examples**: `ratchet gc` to see, `ratchet gc --keep 5 --apply` to do it
+
+    Champions, versions with decisions, and runs that are running are never touched; reports and settings stay with them. While a run is
+    on, the cache is left alone.
+    """
+    from flows.retention import collect
+
+    collect(keep, apply, json)

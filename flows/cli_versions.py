@@ -1,5 +1,6 @@
 """Commands about versions: decisions by a person, and what leaves the registry."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -71,3 +72,18 @@ def evaluate(
     from flows.measuring import evaluate as measure
 
     measure(version, env, panel, tasks, json)
+
+
+@app.command(rich_help_panel=VERSIONS)
+def export(
+    version: Version,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    line: Annotated[str | None, typer.Option(help="Whose champion is meant.")] = None,
+) -> None:
+    """Write a version as a Hugging Face folder: weights, tokenizer, chat template, and a model card with the evidence.
+
+    **Example**: `ratchet export champion my-agent` — then `AutoModelForCausalLM.from_pretrained("my-agent")` with plain transformers
+    """
+    from flows.exporting import export_version
+
+    export_version(version, folder, line)

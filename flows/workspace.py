@@ -75,13 +75,13 @@ def create(root: Path, run_id: str, params: dict[str, Any]) -> Path:
     Raises RatchetError for a folder that is not a git repository's top, a repository without commits, a checkout whose changes
     cannot be copied, a folder without DVC, and a `start` that no version has.
     """
-    _check_repository(root)
+    check_repository(root)
     workspace = root / RUNS / run_id
     if workspace.exists():
         raise RatchetError(f"{workspace}: exists; continue it with `ratchet run --resume {run_id}`, or take another name")
     changed, deleted = _dirty(root)
     (root / RUNS).mkdir(exist_ok=True)
-    with _lock(root / ".ratchet" / "workspaces.lock", timeout=120):  # git's worktree list has no lock of its own that waits
+    with making(root):
         git(root, "worktree", "add", "--quiet", "--detach", str(workspace), "HEAD")
     try:
         _copy(root, workspace, changed, deleted)
@@ -92,7 +92,7 @@ def create(root: Path, run_id: str, params: dict[str, Any]) -> Path:
         refresh_waivers(root, workspace)
         installed.renew(workspace)
     except BaseException:
-        _discard(root, workspace)
+        discard(root, workspace)
         raise
     return workspace
 
@@ -120,7 +120,13 @@ def find(root: Path, run_id: str) -> Path:
 def list_runs(root: Path) -> list[Run]:
     """All workspaces, oldest first."""
     folders = [path for path in (root / RUNS).glob("*") if (path / "params.yaml").is_file()]
-    return [_describe(folder) for folder in sorted(folders, key=lambda path: (path.stat().st_ctime_ns, path.name))]
+    return [_describe(folder) for folder in sorted(folders, key=lambda path: (made_at(path), path.name))]
+
+
+def made_at(workspace: Path) -> float:
+    """When a workspace was made, seconds since the epoch: git's note in it is written then and never again."""
+    note = workspace / ".git"
+    return (note if note.is_file() else workspace).stat().st_mtime
 
 
 def remove(root: Path, run_id: str) -> None:
@@ -133,7 +139,7 @@ def remove(root: Path, run_id: str) -> None:
         )
     with running(workspace):
         pass
-    _discard(root, workspace)
+    discard(root, workspace)
 
 
 def _champions_in(root: Path, workspace: Path) -> dict[str, str]:
@@ -152,6 +158,13 @@ def _champions_in(root: Path, workspace: Path) -> dict[str, str]:
 def running(workspace: Path) -> Iterator[None]:
     """Holds the workspace for one run; raises RatchetError at once where another has it. A killed run leaves no lock behind."""
     with _lock(workspace / ".ratchet" / "run.lock", timeout=0):
+        yield
+
+
+@contextmanager
+def making(root: Path) -> Iterator[None]:
+    """Held while a workspace is made (git's worktree list has no lock of its own that waits), and by whoever must see none appear."""
+    with _lock(root / ".ratchet" / "workspaces.lock", timeout=120):
         yield
 
 
@@ -209,7 +222,8 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def _check_repository(root: Path) -> None:
+def check_repository(root: Path) -> None:
+    """Raises RatchetError where no workspace can be made of a folder: no git, no commit, no DVC."""
     try:
         top = Path(git(root, "rev-parse", "--show-toplevel").strip())
     except RatchetError as error:
@@ -261,20 +275,25 @@ def _copy(root: Path, workspace: Path, changed: list[str], deleted: list[str]) -
 
 def _share_cache(root: Path, workspace: Path) -> None:
     """The checkout's local DVC settings (remotes, say), plus the shared cache by links and a state of the workspace's own."""
-    from dvc.config import Config
-
     config = configparser.ConfigParser(interpolation=None)
     config.read(root / ".dvc" / "config.local", encoding="utf-8")
-    merged = Config(str(root / ".dvc"), validate=False)
     for section in ("cache", "core"):
         if not config.has_section(section):
             config.add_section(section)
-    config["cache"]["dir"] = str(merged.get("cache", {}).get("dir") or root / ".dvc" / "cache")
+    config["cache"]["dir"] = str(cache_of(root))
     # hard links are read-only; that is safe, since DVC removes a stage's outs before it runs it
     config["cache"]["type"] = "reflink,hardlink,copy"
     config["core"]["site_cache_dir"] = str(workspace / ".dvc" / "tmp" / "site")
     with (workspace / ".dvc" / "config.local").open("w", encoding="utf-8") as file:
         config.write(file)
+
+
+def cache_of(root: Path) -> Path:
+    """The folder of the checkout's DVC cache."""
+    from dvc.config import Config
+
+    configured = Config(str(root / ".dvc"), validate=False).get("cache", {}).get("dir")
+    return Path(configured or root / ".dvc" / "cache")
 
 
 def _describe(workspace: Path) -> Run:
@@ -297,7 +316,8 @@ def is_held(workspace: Path) -> bool:
         return True
 
 
-def _discard(root: Path, workspace: Path) -> None:
+def discard(root: Path, workspace: Path) -> None:
+    """Deletes a workspace, whatever it holds, and git's note of it."""
     shutil.rmtree(workspace, ignore_errors=True)
     git(root, "worktree", "prune")
 

@@ -14,7 +14,7 @@ from ratchet.errors import RatchetError
 from ratchet.learners.batches import Sequence, sequences_of, silence
 from ratchet.models.pretrained import base_folder
 from ratchet.policies.scripted import SLIP
-from ratchet.settings import Pretrained
+from ratchet.settings import Pretrained, Settings
 from tasks.common import Progress, Stage, main, say, tensorboard
 
 HELD_OUT = 128  # demonstrations that train nothing, for the held-out loss
@@ -28,18 +28,18 @@ def run(stage: Stage) -> None:
         return _continue_from(stage, settings.start)
     source = base_folder(actor.path, stage.scratch / "base") if isinstance(actor, Pretrained) else stage.path("models/tokenizer")
     template = load_template(source, settings.env.action_format)
-    model = _model(stage, source, template)
+    model = model_of(settings, stage.key, source, template)
     sequences = demonstrations(stage.path("data/demonstrations"), template, settings.env.max_tokens)
     say(f"{stage.title}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(sequences)} demonstrations")
     model, metrics = _train(stage, model, template, sequences)
     _save(stage, model, source, metrics, parents=[])
 
 
-def _model(stage: Stage, source: Path, template: Template) -> Any:
+def model_of(settings: Settings, name: str, source: Path, template: Template) -> Any:
+    """The actor `name` before it is trained: from scratch, or the pretrained one that lies in `source`."""
     from ratchet.models.build import from_scratch, load_model
 
-    assert stage.key is not None
-    actor = stage.settings.actors[stage.key]
+    actor = settings.actors[name]
     if isinstance(actor, Pretrained):
         return load_model(source)
     return from_scratch(
@@ -49,8 +49,8 @@ def _model(stage: Stage, source: Path, template: Template) -> Any:
         kv_heads=actor.kv_heads,
         mlp=actor.mlp,
         vocab=len(template.tokenizer),
-        context=stage.settings.env.max_tokens,
-        seed=stage.settings.seed,
+        context=settings.env.max_tokens,
+        seed=settings.seed,
         begin=template.tokenizer.bos_token_id,
         end=template.end,
         pad=template.pad,

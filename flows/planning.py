@@ -1,0 +1,198 @@
+"""`ratchet plan`: how long a run would take and how much disk it would fill, from a short measurement on this machine."""
+
+import json as json_module
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from flows.calibration import ActorSpeed, Speed, measure
+from flows.commands import root, show
+from flows.dag import split_name
+from flows.view import duration
+from ratchet.models.sizes import GIB, memory_of
+from ratchet.rendering import render_run
+from ratchet.settings import Settings, parse
+
+LONGER = 0.25  # a model's episode is taken to be the expert's and so much of the way to the limit of turns
+SCORING = 1 / 3  # a forward pass alone, of an update
+TRL = 2.5  # TRL's trainer beside ours (0.68 s a step where ours takes 0.27)
+TOKENIZER_GAMES = 2000
+AFTER_ROUNDS = ("final", "report", "seal")
+SUITES = ("check", "decide")  # stages that load the quality suite
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds, and bytes that stay on the disk."""
+
+    seconds: float = 0.0
+    size: float = 0.0
+
+
+def plan(preset: str | None, settings: list[str], json: bool) -> None:
+    """`ratchet plan`."""
+    checkout = root()
+    params = render_run(checkout, preset, settings)
+    chosen = parse(params, "", checkout)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ratchet-plan-") as scratch:
+        speed = measure(chosen, Path(scratch), lambda text: print(f"measuring {text}", file=sys.stderr))
+    rows = estimate(chosen, speed, stages(checkout, chosen))
+    took, free, memory = time.monotonic() - began, shutil.disk_usage(checkout).free, memory_of(chosen)
+    total = Cost(sum(cost.seconds for _, cost in rows), sum(cost.size for _, cost in rows))
+    if json:
+        costs = [{"stage": name, "seconds": round(cost.seconds, 1), "bytes": round(cost.size)} for name, cost in rows]
+        value = {"stages": costs, "seconds": round(total.seconds, 1), "bytes": round(total.size), "memory_bytes": memory, "free_bytes": free}
+        print(json_module.dumps(value | {"measured_in_s": round(took, 1), "estimate": True}, indent=1))
+        return
+    table = [{"stage": name, "time": duration(cost.seconds), "disk": f"{cost.size / MIB:.1f} MiB"} for name, cost in rows]
+    show([*table, {"stage": "all", "time": duration(total.seconds), "disk": f"{total.size / MIB:.1f} MiB"}], ["stage", "time", "disk"], False, "")
+    print(f"memory: about {memory / GIB:.1f} GiB at the peak; disk: {free / GIB:.1f} GiB are free")
+    for name, one in speed.actors.items():
+        print(f"{name}: {one.parameters:,} parameters, learns {1 / one.train_s:,.0f} and writes {1 / one.write_s:,.0f} tokens/s")
+    print(
+        f"This is an estimate, from {took:.0f} s of measuring under a load of {os.getloadavg()[0]:.1f}. It takes a model's episode to have "
+        f"{_turns(chosen, speed):.0f} turns ({'the expert' if speed.has_expert else 'a random walk'} needs {speed.turns:.0f}, the limit is "
+        f"{chosen.env.max_steps}); a run whose models need more or fewer takes longer or shorter."
+    )
+    if total.size > free:
+        print("The disk is too small for it; `ratchet gc` shows what old runs would free.")
+
+
+def stages(checkout: Path, settings: Settings) -> list[str]:
+    """Names of the run's stages as dvc.yaml gives them, in its order, round by round."""
+    entries = yaml.safe_load((checkout / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    values = {"actors": settings.actors, "rounds": settings.rounds, "evaluations": settings.evaluations}
+    names: list[tuple[int, int, str]] = []
+    last = max(map(int, settings.rounds)) + 1
+    for place, (name, entry) in enumerate(entries.items()):
+        over = str(entry.get("foreach", "")).removeprefix("${").removesuffix("}")
+        if over == "":
+            names.append((last if name in AFTER_ROUNDS else 0, place, name))
+        else:
+            names += [(int(key) if key.isdigit() else 0, place, f"{name}@{key}") for key in values[over]]
+    return [name for _, _, name in sorted(names)]
+
+
+def estimate(settings: Settings, speed: Speed, names: list[str]) -> list[tuple[str, Cost]]:
+    """The cost of each stage; one that this knows nothing about costs its start."""
+    found = []
+    for title in names:
+        name, key = split_name(title)
+        cost = COSTS[name](settings, speed, key) if name in COSTS else Cost()
+        start = speed.start_s + (speed.suite_s if name in SUITES else 0)
+        found.append((title, Cost(cost.seconds + start, cost.size)))
+    return found
+
+
+def _turns(settings: Settings, speed: Speed) -> float:
+    return min(settings.env.max_steps, speed.turns + LONGER * max(0.0, settings.env.max_steps - speed.turns))
+
+
+def _played(settings: Settings, speed: Speed, name: str, episodes: float) -> Cost:
+    """Episodes of an actor."""
+    one = speed.actors[name]
+    tokens = episodes * _turns(settings, speed) * one.reply_tokens
+    return Cost(tokens * one.write_s, tokens * one.token_bytes)
+
+
+def _expert(speed: Speed, episodes: float) -> Cost:
+    return Cost(episodes * speed.expert_s, episodes * speed.turns * speed.turn_bytes)
+
+
+def _prepare(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    games = sum(settings.prepare.games.model_dump().values())
+    speaking = min(TOKENIZER_GAMES, settings.demonstrate.episodes or TOKENIZER_GAMES, settings.prepare.games.train)
+    return Cost(games * speed.game_s + _expert(speed, speaking).seconds, games * speed.game_bytes)
+
+
+def _demonstrate(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    return _expert(speed, settings.demonstrate.episodes)
+
+
+def _warm_start(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    assert key is not None
+    one = speed.actors[key]
+    slower = TRL if settings.warm_start.trainer == "trl" else 1.0
+    skipped = settings.start != "scratch" and key == settings.actor
+    return Cost(0.0 if skipped else settings.actors[key].tokens * one.train_s * slower, one.bytes)
+
+
+def _panel(settings: Settings, speed: Speed, games: int) -> Cost:
+    return _played(settings, speed, settings.actor, games * settings.evaluate.samples)
+
+
+def _evaluate(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    own = settings.evolve_online
+    candidates = 1 if key == "0" else math.ceil(own.iterations / own.keep_every)
+    games = settings.prepare.games
+    chosen = _panel(settings, speed, candidates * games.select)
+    confirm = _panel(settings, speed, games.confirm)
+    return Cost(chosen.seconds + confirm.seconds, confirm.size)
+
+
+def _harvest(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    """Served models are somebody else's time, and not counted."""
+    costs = []
+    for member in settings.harvest.pool:
+        episodes = member.share * settings.harvest.episodes
+        if member.policy in speed.actors:
+            costs.append(_played(settings, speed, member.policy, episodes))
+        elif member.policy == "expert":
+            costs.append(_expert(speed, episodes))
+        elif member.policy == "random":
+            costs.append(_expert(speed, episodes * settings.env.max_steps / max(speed.turns, 1.0)))
+    return Cost(sum(one.seconds for one in costs), sum(one.size for one in costs))
+
+
+def _label(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    return Cost(_expert(speed, settings.label.replay_share * settings.harvest.episodes).seconds)
+
+
+def _evolve_online(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    own, one = settings.evolve_online, speed.actors[settings.actor]
+    episodes = own.iterations * own.tasks * own.samples
+    played = _played(settings, speed, settings.actor, episodes)
+    tokens = episodes * _tokens(settings, speed, one)
+    passes = 1 + SCORING + (SCORING if own.kl_weight else 0)
+    candidates = math.ceil(own.iterations / own.keep_every)
+    return Cost(played.seconds + tokens * one.train_s * passes, played.size + candidates * one.bytes)
+
+
+def _tokens(settings: Settings, speed: Speed, one: ActorSpeed) -> float:
+    """Of a whole episode of a model, observations included."""
+    return min(settings.env.max_tokens, one.tokens * _turns(settings, speed) / max(speed.turns, 1.0))
+
+
+def _final(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    return _panel(settings, speed, 2 * settings.prepare.games.test)
+
+
+def _only_starts(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    return Cost()
+
+
+COSTS: dict[str, Callable[[Settings, Speed, str | None], Cost]] = {
+    "prepare": _prepare,
+    "demonstrate": _demonstrate,
+    "warm_start": _warm_start,
+    "harvest": _harvest,
+    "label": _label,
+    "check": _only_starts,
+    "evolve_online": _evolve_online,
+    "evaluate": _evaluate,
+    "baseline": _only_starts,
+    "decide": _only_starts,
+    "final": _final,
+    "report": _only_starts,
+    "seal": _only_starts,
+}
