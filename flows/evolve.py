@@ -24,6 +24,7 @@ from prefect.runtime import flow_run  # noqa: E402
 
 from flows import artifacts, events, workspace  # noqa: E402
 from flows.dag import stage_names  # noqa: E402
+from flows.keys import keys_for  # noqa: E402
 from flows.record import RunRecord  # noqa: E402
 from flows.stages import StageFailed, StageLocked, StageResult, log_path, run_stage  # noqa: E402
 from flows.view import watching  # noqa: E402
@@ -62,7 +63,7 @@ def _is_locked(_task: Any, _run: Any, state: Any) -> bool:
 )
 def stage(folder: Path, name: str) -> StageResult:
     """One DVC stage. Retried where another DVC process holds a lock, and only then."""
-    return run_stage(folder, name, watching.get().line)
+    return run_stage(folder, name, watching.get().line, keys_for(folder, name))
 
 
 def _run_name() -> str:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +52,10 @@ def log_path(workspace: Path, name: str) -> Path:
     return workspace / "logs" / f"{name}.log"
 
 
-def run_stage(workspace: Path, name: str, on_line: Callable[[str], None]) -> StageResult:
+def run_stage(workspace: Path, name: str, on_line: Callable[[str], None], keys: Mapping[str, str] | None = None) -> StageResult:
     """`dvc repro -s NAME` in `workspace`. `on_line` gets each line the stage itself writes, from a thread of its own.
+
+    `keys` are environment variables for this stage alone.
 
     All output, DVC's included, is appended to logs/NAME.log. Raises StageLocked or StageFailed; ends the child's process group
     within GRACE_S (+ 1 s) when interrupted, and always before it returns.
@@ -66,7 +68,7 @@ def run_stage(workspace: Path, name: str, on_line: Callable[[str], None]) -> Sta
     process = subprocess.Popen(
         [sys.executable, "-P", child.__file__, "repro", "-s", name],
         cwd=workspace,
-        env=_environment(),
+        env={**_environment(), **(keys or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -88,7 +88,7 @@ CHECKS = {check.name: check for check in [
     Check("steps.logprobs_length", "one log-probability for each generated token"),
     Check("steps.logprobs_finite", "log-probabilities are finite"),
     Check("steps.logprobs_not_positive", "log-probabilities are at most 0"),
-    Check("steps.entropy_valid", "one finite entropy of at least 0 for each generated token"),
+    Check("steps.entropy_valid", "one finite entropy of at least 0 for each generated token, or none of a served model's"),
     Check("steps.invalid_share", "steps that the environment did not take", rule="at_most", column="invalid_share",
           bound="max_invalid_share", table="summary"),
     Check("steps.labelled", "every step has a label"),

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ratchet.errors import RatchetError
+from ratchet.policies.served_settings import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,6 +123,8 @@ def _step_columns(steps: pa.Table, owner: np.ndarray) -> dict[str, Any]:
     literal = np.array([bool(action) and action in (reply or "") for action, reply in texts], dtype=bool)
     generated = pc.fill_null(pc.equal(steps["tokens_from"], "generated"), False).to_numpy()
     lengths = _lengths(steps, "reply_ids")
+    told = _lengths(steps, "entropy")
+    served = pc.fill_null(pc.starts_with(steps["policy_version"], VERSION), False).to_numpy()
     return {
         "row": _row_names(steps),
         "score": score,
@@ -139,7 +142,7 @@ def _step_columns(steps: pa.Table, owner: np.ndarray) -> dict[str, Any]:
         "steps.logprobs_finite": _all_in_lists(steps, "logprobs", np.isfinite),
         "steps.logprobs_not_positive": _all_in_lists(steps, "logprobs", lambda values: ~(values > TOLERANCE)),
         "steps.entropy_valid": _all_in_lists(steps, "entropy", lambda values: np.isfinite(values) & (values >= -TOLERANCE))
-        & ((_lengths(steps, "entropy") == lengths) | ~generated),
+        & ((told == lengths) | ~generated | (served & (told == 0))),  # few servers tell it
     }
 
 

@@ -18,7 +18,7 @@ from ratchet.policies.base import Reply
 from ratchet.policies.served_answers import Answer
 from ratchet.policies.served_client import Client, Failed, Request
 from ratchet.policies.served_journal import Journal, key_of
-from ratchet.policies.served_settings import Served
+from ratchet.policies.served_settings import VERSION, Served
 from ratchet.rollout.noise import episode_key
 
 SILENT = 8
@@ -114,7 +114,7 @@ class ServedPolicy:
         resumed shard asks only for what is missing. Raises RatchetError where the key is not in its variable.
         """
         self.name, self.settings, self.template = name, settings, template
-        self.policy_id, self.version = name, f"served:{settings.model}"
+        self.policy_id, self.version = name, VERSION + settings.model
         self.tokenizer_id = template.tokenizer_id if template else None
         self.temperature = temperature if settings.temperature is None else settings.temperature
         self.max_error_share = max_error_share

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from ratchet.section import Section
 
+VERSION = "served:"  # begins the version of a served model: what its weights are only its server knows
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # what Prefect allows as the name of a block
 
