@@ -21,6 +21,7 @@ def run(stage: Stage) -> None:
     """Writes data/games, data/panels and models/tokenizer."""
     settings = stage.settings
     games = stage.out("data/games")
+    games.mkdir(exist_ok=True)  # also where an environment has nothing to write
     tasks = benchmark(settings.env.name).prepare(games, settings.env, settings.prepare.games.model_dump(), settings.seed)
     say(f"prepare: {', '.join(f'{len(chosen)} {split}' for split, chosen in tasks.items())} games")
     hashes = {}

@@ -22,7 +22,11 @@ from ratchet.section import Section
 
 
 class Benchmark(Protocol):
-    """A class without arguments to its constructor. `settings` is the `env` section, `settings.options` an `Options`."""
+    """A class without arguments to its constructor. `settings` is the `env` section, `settings.options` an `Options`.
+
+    It may have `penalties`, three numbers: the retrospective rewards of a broken format, an invalid action and an unchanged
+    observation, where they are not those of ratchet/episodes/labels.py.
+    """
 
     Options: ClassVar[type[Section]]
     """Settings of this benchmark alone, each with a default; `env.options` in params.yaml."""

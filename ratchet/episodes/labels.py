@@ -8,13 +8,15 @@ import pyarrow.compute as pc
 
 from ratchet.episodes.schema import LABELS
 
-FORMAT_ERROR, INVALID, UNCHANGED = -0.3, -0.2, -0.1
+PENALTIES = (-0.3, -0.2, -0.1)  # of a broken format, an invalid action, an observation that equals the one before
 
 
-def retrospective_reward(format_ok: np.ndarray, valid: np.ndarray, repeated: np.ndarray) -> np.ndarray:
-    """float32, one a step: −.3 for a broken format, −.2 for an invalid action, −.1 where the next observation equals the one
+def retrospective_reward(
+    format_ok: np.ndarray, valid: np.ndarray, repeated: np.ndarray, penalties: tuple[float, float, float] = PENALTIES
+) -> np.ndarray:
+    """float32, one a step: the penalty for a broken format, for an invalid action, or for a next observation that equals the one
     before, else 0; the first that applies. It trains a critic and never enters an advantage."""
-    return np.select([~format_ok, ~valid, repeated], [FORMAT_ERROR, INVALID, UNCHANGED], 0.0).astype(np.float32)
+    return np.select([~format_ok, ~valid, repeated], penalties, 0.0).astype(np.float32)
 
 
 def ttg_labels(n: np.ndarray, solved: bool) -> list[int | None]:
@@ -24,7 +26,7 @@ def ttg_labels(n: np.ndarray, solved: bool) -> list[int | None]:
     return [int(value) for value in np.cumsum(n[::-1])[::-1]]
 
 
-def label(episodes: pa.Table, steps: pa.Table) -> pa.Table:
+def label(episodes: pa.Table, steps: pa.Table, penalties: tuple[float, float, float] = PENALTIES) -> pa.Table:
     """The labels sidecar of a steps table (sorted by episode and t)."""
     flags = [np.asarray(steps[name].to_pylist(), bool) for name in ("format_ok", "valid", "repeated")]
     ids = steps["episode_id"].to_pylist()
@@ -36,5 +38,5 @@ def label(episodes: pa.Table, steps: pa.Table) -> pa.Table:
         if end == len(ids) or ids[end] != ids[start]:
             to_go += ttg_labels(tokens[start:end], solved[ids[start]])
             start = end
-    columns = [steps["episode_id"], steps["t"], pa.array(retrospective_reward(*flags)), pa.array(to_go, pa.int32())]
+    columns = [steps["episode_id"], steps["t"], pa.array(retrospective_reward(*flags, penalties)), pa.array(to_go, pa.int32())]
     return pa.table([column if isinstance(column, pa.Array) else column.combine_chunks() for column in columns], schema=LABELS)

@@ -29,6 +29,14 @@ def test_the_first_rule_that_applies_decides() -> None:
     np.testing.assert_array_equal(found, np.array(list(table.values()), np.float32))
 
 
+def test_a_benchmark_may_have_penalties_of_its_own() -> None:
+    episodes = table_of("episodes", [{"episode_id": "a", "solved": False}])
+    flags = [(False, True, False), (True, False, False), (True, True, True), (True, True, False)]
+    rows = [{"episode_id": "a", "t": t, "format_ok": one, "valid": two, "repeated": three} for t, (one, two, three) in enumerate(flags)]
+    found = label(episodes, table_of("steps", rows), (-0.3, 0.0, -0.5))["r_aux"].to_numpy()
+    np.testing.assert_array_equal(found, np.array([-0.3, 0.0, -0.5, 0.0], np.float32))
+
+
 def test_the_sidecar_counts_generated_tokens_alone_and_no_failure_has_any() -> None:
     episodes = table_of("episodes", [{"episode_id": "a", "solved": True}, {"episode_id": "b", "solved": False}])
     flags = {"format_ok": True, "valid": True, "repeated": False}
