@@ -67,6 +67,8 @@ def evaluate(
 
     - `ratchet evaluate 1a2b3c --env scienceworld/lifespan-longest-lived --tasks 20`
 
+    - `ratchet evaluate served:gpt --tasks 20` — a served model of params.yaml
+
     Nothing of it enters the registry: what decides are the runs' own panels. Do not choose versions by the test panel.
     """
     from flows.measuring import evaluate as measure

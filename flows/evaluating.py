@@ -5,11 +5,14 @@ What is played lives in `.ratchet/evaluations/ID`, with games and finished shard
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.keys import in_environment
 from ratchet.envs.base import Task
 from ratchet.envs.benchmarks import benchmark
 from ratchet.episodes.files import write_table
@@ -17,6 +20,7 @@ from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import Panel, make_panel, read_panel, write_panel
 from ratchet.evaluation.summary import summarise
 from ratchet.files import sha256_json, write_bytes
+from ratchet.policies.served_settings import VERSION
 from ratchet.rendering import render_params
 from ratchet.settings import Settings, dump_params, load, parse
 from ratchet.store.cards import Card, weights_of
@@ -24,15 +28,16 @@ from ratchet.store.champions import find
 from ratchet.store.locks import locked
 from ratchet.yaml_files import read_yaml
 from tasks.common import Stage, say
-from tasks.evaluate import play_panel
-from tasks.rollouts import keyed_choice
+from tasks.evaluate import play_panel, play_policy
+from tasks.rollouts import check_failures, keyed_choice, served_policy
 
 STAGE = "evaluate"
 DVC_YAML = f"stages: {{{STAGE}: {{cmd: ''}}}}\n"  # a stage of its own, without deps and outs
 
 
 def evaluate_version(root: Path, version: str, env: str | None, panel: str, tasks: int | None) -> dict[str, Any]:
-    """Plays `version` (whatever `ratchet versions` and `champion` name) and measures it; progress goes to standard output.
+    """Plays `version` (whatever `ratchet versions` and `champion` name, or `served:NAME` for a served model of params.yaml) and
+    measures it; progress goes to standard output.
 
     `env` is a benchmark, or `BENCHMARK/PATTERN` for its tasks whose id or stratum matches (`*` and `?` stand for any text; a name
     also matches what it begins); by default the benchmark and games of the version's own run. `tasks` is the most tasks to
@@ -45,14 +50,13 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
     """
     if tasks is not None and tasks < 1:
         raise RatchetError(f"--tasks {tasks}: is not a count from 1; leave it out to play the whole panel")
-    card = find(root / "registry", version)
-    model, run = _model_of(root, card)
+    player = _served(root, version.removeprefix(VERSION)) if version.startswith(VERSION) else _recorded(root, version)
     name, _, pattern = (env or "").partition("/")
-    settings = load(run / "params.yaml")
+    settings = load(player.run / "params.yaml")
     own = name in ("", settings.env.name)
     if not own:
-        settings = _with_benchmark(run, name)
-    games = run if own else _prepared(root, settings)
+        settings = _with_benchmark(player.run, name)
+    games = player.run if own and player.has_games else _prepared(root, settings)
     if not (games / "data" / "games").is_dir():
         raise RatchetError(f"{games / 'data/games'}: the games are gone; run `dvc checkout` in {games}, or name a benchmark with --env")
     whole = _panel(games, panel)
@@ -62,19 +66,52 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
         raise RatchetError(f"--env {env}: no task of panel {panel} matches {pattern!r}; there is {', '.join(strata[:12])}")
     chosen = _drawn(matching, tasks)
     part = whole if len(chosen) == len(whole.tasks) else make_panel(panel, chosen)
-    say(f"evaluate: {card['version']} on {len(chosen)} tasks of {settings.env.name} {panel}, panel {part.hash[:12]}")
-    folder = _workspace(root, card, settings, games, part)
+    say(f"evaluate: {player.version} on {len(chosen)} tasks of {settings.env.name} {panel}, panel {part.hash[:12]}")
+    folder = _workspace(root, player, settings, games, part)
     with locked(folder, STAGE):
-        outcomes, _, _ = play_panel(Stage(folder, settings, STAGE), model, part, panel)
+        outcomes, _, _ = player.play(Stage(folder, settings, STAGE), part, panel)
         write_table(folder / "outcomes.parquet", "outcomes", outcomes)
     return {
         **summarise(outcomes),
-        "version": card["version"],
+        "version": player.version,
         "env": settings.env.name,
         "pattern": pattern or None,
         "available": len(matching),
         "outcomes": str(folder / "outcomes.parquet"),
     }
+
+
+@dataclass(frozen=True)
+class _Player:
+    """Who is measured: `key` tells it from all others, `run` is the folder whose params.yaml says how it plays, and whose games
+    it plays where it `has_games`."""
+
+    version: str
+    key: Any
+    run: Path
+    has_games: bool
+    play: Callable[[Stage, Panel, str], tuple[Any, Any, Any]]
+
+
+def _recorded(root: Path, version: str) -> _Player:
+    card = find(root / "registry", version)
+    model, run = _model_of(root, card)
+    return _Player(card["version"], card["version"], run, True, lambda stage, part, panel: play_panel(stage, model, part, panel))
+
+
+def _served(root: Path, name: str) -> _Player:
+    known = load(root / "params.yaml").served
+    if name not in known:
+        raise RatchetError(f"served:{name}: params.yaml serves no model of this name; there is {', '.join(known) or 'none'} (docs/served.md)")
+    one = known[name]
+    if one.tokenizer is not None:
+        one = one.model_copy(update={"tokenizer": str((root / one.tokenizer).resolve())})
+
+    def play(stage: Stage, part: Panel, panel: str) -> tuple[Any, Any, Any]:
+        with in_environment({name: one}), served_policy(stage, name, one, stage.settings.evaluate.temperature) as policy:
+            return play_policy(stage, policy, part, panel, partial(check_failures, stage, name))
+
+    return _Player(VERSION + one.model, one.model_dump(mode="json"), root, False, play)
 
 
 def _model_of(root: Path, card: Card) -> tuple[Path, Path]:
@@ -133,9 +170,9 @@ def _drawn(tasks: Sequence[Task], count: int | None) -> list[Task]:
     return [tasks[i] for i in sorted(keyed_choice(range(len(tasks)), count, len(tasks)))]
 
 
-def _workspace(root: Path, card: Card, settings: Settings, games: Path, panel: Panel) -> Path:
+def _workspace(root: Path, player: _Player, settings: Settings, games: Path, panel: Panel) -> Path:
     """Where the stage plays: params, games by a link, and its scratch folder."""
-    key = sha256_json([card["version"], panel.hash, settings.env.model_dump(mode="json"), settings.evaluate.model_dump(mode="json")])[:12]
+    key = sha256_json([player.key, panel.hash, settings.env.model_dump(mode="json"), settings.evaluate.model_dump(mode="json")])[:12]
     folder = root / ".ratchet" / "evaluations" / key
     (folder / "data").mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "params.yaml", dump_params(settings.model_dump(mode="json")).encode())

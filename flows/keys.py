@@ -1,7 +1,11 @@
 """Keys of served models out of Prefect's Secret blocks. A stage gets them by its environment; they are never written or logged."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from flows.quiet import prepare_prefect
 from ratchet.errors import RatchetError
 from ratchet.policies.served_settings import Served, secret_variable
 from ratchet.settings import load
@@ -22,7 +26,20 @@ def secrets(served: dict[str, Served]) -> dict[str, str]:
     return {secret_variable(one.key_secret): _secret(name, one.key_secret) for name, one in served.items() if one.key_secret is not None}
 
 
+@contextmanager
+def in_environment(served: dict[str, Served]) -> Iterator[None]:
+    """The keys of `served` in this process's environment, for as long as the `with` lasts."""
+    found = secrets(served)
+    os.environ.update(found)
+    try:
+        yield
+    finally:
+        for variable in found:
+            os.environ.pop(variable, None)
+
+
 def _secret(name: str, block: str) -> str:
+    prepare_prefect()
     from prefect.blocks.system import Secret
 
     try:

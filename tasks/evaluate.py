@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ratchet.evaluation.panels import Panel, read_panel
 from ratchet.evaluation.rows import outcomes_of
 from ratchet.evaluation.summary import summarise
 from ratchet.files import read_json, write_json
+from ratchet.policies.base import Policy
 from ratchet.rollout.play import Job
 from tasks.common import Stage, main, say, skipped
 from tasks.rollouts import model_policy, play_shards
@@ -22,10 +24,15 @@ from tasks.rollouts import model_policy, play_shards
 
 def play_panel(stage: Stage, folder: Path, panel: Panel, name: str) -> tuple[pa.Table, pa.Table, pa.Table]:
     """(outcomes, episodes, steps) of a model folder on a panel."""
-    from ratchet.models.build import card_of
-
     settings, own = stage.settings, stage.settings.evaluate
-    policy = model_policy(folder, settings, policy_id=settings.actor, rows=own.shard, temperature=own.temperature)
+    return play_policy(stage, model_policy(folder, settings, policy_id=settings.actor, rows=own.shard, temperature=own.temperature), panel, name)
+
+
+def play_policy(
+    stage: Stage, policy: Policy, panel: Panel, name: str, accept: Callable[[pa.Table], None] = lambda steps: None
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """(outcomes, episodes, steps) of a policy on a panel; `accept` as in `play_shards`."""
+    settings, own = stage.settings, stage.settings.evaluate
     round_number = int(stage.key or settings.last)
     jobs = [
         Job(task, settings.seed, sample, round_number, 0, f"{panel.name}/{task.task_id}")
@@ -33,8 +40,8 @@ def play_panel(stage: Stage, folder: Path, panel: Panel, name: str) -> tuple[pa.
         for sample in range(own.samples)
     ]
     with open_pool(stage.path("data/games"), settings.env, [panel.name], admissible=False) as pool:
-        episodes, steps = play_shards(stage, name, jobs, policy, pool, shard=4 * own.shard, rows=own.shard)
-    return outcomes_of(episodes, steps, version=card_of(folder)["version"], panel=panel), episodes, steps
+        episodes, steps = play_shards(stage, name, jobs, policy, pool, shard=4 * own.shard, rows=own.shard, accept=accept)
+    return outcomes_of(episodes, steps, version=policy.version, panel=panel), episodes, steps
 
 
 def _candidates(folder: Path) -> list[tuple[str, Path]]:

@@ -76,7 +76,7 @@ def _member(stage: Stage, name: str, tasks: list[Task], previous: str, served: d
 def _policy(stage: Stage, name: str, previous: str) -> AbstractContextManager[Policy]:
     settings = stage.settings
     if name in settings.served:
-        return served_policy(stage, name, settings.harvest.temperature)
+        return served_policy(stage, name, settings.served[name], settings.harvest.temperature)
     if name == "expert":
         return nullcontext(expert_policy(settings, stage.path("data/games")))
     if name == "random":

@@ -17,6 +17,7 @@ from ratchet.errors import RatchetError
 from ratchet.policies.base import Policy
 from ratchet.policies.scripted import Player, ScriptedPolicy
 from ratchet.policies.served import FAILED, ServedPolicy
+from ratchet.policies.served_settings import Served
 from ratchet.policies.slips import SlippingPlayer
 from ratchet.rollout.play import Job, play
 from ratchet.settings import Settings
@@ -71,11 +72,11 @@ def model_policy(folder: Path, settings: Settings, *, policy_id: str, rows: int,
 
 
 @contextmanager
-def served_policy(stage: Stage, name: str, temperature: float) -> Iterator[ServedPolicy]:
-    """The served model `name` of the settings. Until the stage is done, answers are kept in its scratch folder: none is asked twice."""
+def served_policy(stage: Stage, name: str, own: Served, temperature: float) -> Iterator[ServedPolicy]:
+    """The served model `name`. Until the stage is done, answers are kept in its scratch folder: none is asked for twice."""
     from ratchet.episodes.template import load_template
 
-    env, own = stage.settings.env, stage.settings.served[name]
+    env = stage.settings.env
     policy = ServedPolicy(
         name,
         own,

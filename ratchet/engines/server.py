@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server around the engine of this process: `python -m ratchet.engines.server FOLDER --port 8000`.
+"""An OpenAI-compatible server around the engine of this process: `python -m ratchet.engines.server MODEL --port 8000`.
 
 `/v1/completions` takes text or token ids and gives ids, log-probs and entropies of what was sampled; `/v1/chat/completions`
 renders messages with the model's chat template. What a request does not ask for in these terms is refused, never ignored. An
@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ratchet.engines.base import Engine, Generated
 from ratchet.episodes.template import Template
 from ratchet.errors import RatchetError
+from ratchet.models.pretrained import PACKAGE, base_folder
 
 BATCH_WAIT_S = 0.005  # after a first request, for others that came at the same time
 DEFAULT_TOKENS = 256
@@ -289,19 +290,20 @@ def load_app(folder: Path, *, name: str, slots: int, context: int | None, key: s
 def main() -> None:
     """The command line. Exits with 2 and one line on input that cannot work."""
     parser = argparse.ArgumentParser(prog="python -m ratchet.engines.server", description="Serves a model with OpenAI's API.")
-    parser.add_argument("folder", type=Path, help="model folder in Hugging Face's layout")
+    parser.add_argument("model", help="model folder in Hugging Face's layout, or package:NAME, an installed one with a GGUF")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; any but this machine's own needs --key-env")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--name", help="what the model is called; by default its folder's name")
+    parser.add_argument("--name", help="what the model is called; by default the name of its folder or package")
     parser.add_argument("--slots", type=int, default=16, help="episodes whose keys and values are kept, and replies generated at once")
     parser.add_argument("--context", type=int, help="most tokens of prompt and reply together; by default the model's, up to 4096")
     parser.add_argument("--key-env", help="environment variable that holds the key which clients have to send; by default none is asked for")
     given = parser.parse_args()
-    name = given.name or given.folder.resolve().name
+    name = given.name or Path(given.model.removeprefix(PACKAGE)).resolve().name
     try:
         key = _key(given.key_env, given.host)
         is_here = given.host in LOOPBACK
-        app = load_app(given.folder, name=name, slots=given.slots, context=given.context, key=key, only_here=is_here)
+        folder = base_folder(given.model, Path(".ratchet", "served", name))
+        app = load_app(folder, name=name, slots=given.slots, context=given.context, key=key, only_here=is_here)
     except RatchetError as error:
         print(f"server: {error}", file=sys.stderr)
         raise SystemExit(2) from None

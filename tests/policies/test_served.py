@@ -28,6 +28,8 @@ from ratchet.policies.served import FAILED, ServedPolicy
 from ratchet.policies.served_client import retry_after_s
 from ratchet.policies.served_settings import Served
 from ratchet.rollout.play import Job, play
+from ratchet.settings import parse, render_params
+from ratchet.yaml_files import parse_yaml, read_yaml
 from tests.engines.serving import engine, serving, tiny_app
 from tests.envs.toy import task
 from tests.models import tiny
@@ -430,3 +432,15 @@ def test_a_ctrl_c_stops_what_is_under_way() -> None:
         with pytest.raises(KeyboardInterrupt):
             turn(server.url, retries=20, timeout_s=30.0)
         assert server.under_way == 1  # nobody waited for the answer
+
+
+def test_the_settings_in_the_documentation_are_valid() -> None:
+    checkout = Path(__file__).parents[2]
+    text = (checkout / "docs" / "served.md").read_text(encoding="utf-8")
+    blocks = [parse_yaml(block.split("```")[0], "served.md") for block in text.split("```yaml\n")[1:]]
+    sets = [line.strip().removesuffix("\\").strip().split("'")[1] for line in text.splitlines() if line.strip().startswith("--set")]
+    base = read_yaml(checkout / "params.yaml")
+    names = [list(parse(render_params(base, block, [])).served) for block in blocks]
+    assert [*names, list(parse(render_params(base, {}, sets)).served)] == [["gpt"], ["qwen"], ["smol"]]
+    for field in Served.model_fields:
+        assert f"`{field}`" in text
