@@ -116,7 +116,9 @@ class ServedPolicy:
         self.name, self.settings, self.template = name, settings, template
         self.policy_id, self.version = name, VERSION + settings.model
         self.tokenizer_id = template.tokenizer_id if template else None
-        self.temperature = temperature if settings.temperature is None else settings.temperature
+        self._temperature = temperature if settings.temperature is None else settings.temperature
+        sent = settings.extra.get("temperature", self._temperature)
+        self.temperature = sent if isinstance(sent, (int, float)) else None  # None: the server takes its own
         self.max_error_share = max_error_share
         self.actions = self.failures = 0
         self._silent = 0  # failures since the last answer
@@ -167,7 +169,7 @@ class ServedPolicy:
         episode_id, seed, t = self._episode[row]
         self._episode[row] = (episode_id, seed, t + 1)
         key = episode_key(seed, episode_id, f"served {t}")
-        usual = {"model": self.settings.model, **fields, "max_tokens": limit, "temperature": self.temperature, "seed": int(key) % 2**31}
+        usual = {"model": self.settings.model, **fields, "max_tokens": limit, "temperature": self._temperature, "seed": int(key) % 2**31}
         body = {name: value for name, value in {**usual, **self.settings.extra}.items() if value is not None}
         return Request(body, limit, key)
 

@@ -131,6 +131,8 @@ def test_ids_that_cannot_be_are_no_answer(choice: dict, said: str) -> None:
 
 
 def test_a_chat_is_told_the_format_and_sees_observations_and_its_own_replies() -> None:
+    with closing(policy("http://127.0.0.1:9/v1", extra={"temperature": None})) as one:
+        assert one.temperature is None
     with hostile(reply("I count.\n> up\n")) as server, closing(policy(server.url, temperature=0.7, extra={"top_p": 0.9, "seed": None})) as one:
         rows, steps = episodes(one, count=1)
     assert rows["solved"].to_pylist() == [True] and set(steps["tokens_from"].to_pylist()) == {None}
