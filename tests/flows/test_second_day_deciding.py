@@ -77,3 +77,44 @@ def test_a_champion_is_not_promoted_again_nor_a_version_without_weights(three: P
     (three / "models" / B / "ratchet.json").unlink()
     assert "its weights are no longer here" in call(capsys, "promote", B, "--reason", "r")[2]
     assert cards.read_card(three / "registry", B)["decisions"] == []
+
+
+def test_an_exported_version_brings_what_the_registry_knows(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ratchet.models.build import save_model
+    from tests.models import tiny
+
+    weights = inside / "models" / "mine"
+    vocab = len(tiny.template().tokenizer)
+    version = save_model(tiny.model(vocab), tiny.tokenizer_folder(), weights, {"stage": "warm_start", "action_format": "plain", "parents": [A]})
+    add_version(inside, A, 0, [True])
+    card = {"version": version, "line": "quickstart", "round": 1, "iteration": 0, "stage": "evolve_online", "actor": "actor", "parents": [A]}
+    run = {"run": "r", "weights": "models/mine", "line": "quickstart", "round": 1}
+    cards.add_version(inside / "registry", {**card, "tokenizer_id": "t", "hashes": {}}, run)
+    code, _, err = call(capsys, "export", version[:6], "out")
+    assert code == 0, err
+    evidence = json.loads((inside / "out" / "evidence.json").read_text())
+    assert evidence["card"]["version"] == version and [one["version"] for one in evidence["lineage"]] == [A]
+    assert version in (inside / "out" / "README.md").read_text() and (inside / "out" / "model.safetensors").is_file()
+    assert "is there and not empty" in call(capsys, "export", version, "out")[2]
+
+
+def test_an_evaluation_is_told_with_its_interval_and_panel(
+    inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import evaluating
+
+    asked = []
+    success = {"mean": 0.25, "low": 0.1, "high": 0.4}
+    result = {"version": A, "env": "alfworld", "pattern": "look", "n": 20, "success": success, "panel_hash": "0123456789abcdef", "errors": 0}
+    result |= {"steps": 4.2, "outcomes": "o.parquet", "by_stratum": {"look": {"n": 20, "success": success}}}
+
+    def evaluated(*arguments: object) -> dict[str, object]:
+        asked.append(arguments)
+        print("progress")
+        return result
+
+    monkeypatch.setattr(evaluating, "evaluate_version", evaluated)
+    code, out, err = call(capsys, "evaluate", "champion", "--env", "alfworld/look", "--tasks", "20")
+    assert (code, err) == (0, "progress\n") and asked == [(inside, "champion", "alfworld/look", "test", 20)]
+    assert f"{A} on 20 tasks of alfworld/look, panel test" in out and "25.0 % [10.0, 40.0]" in out and "panel: 0123456789ab," in out
+    assert json.loads(call(capsys, "evaluate", "champion", "--json")[1]) == result

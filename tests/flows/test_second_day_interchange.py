@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow.compute as pc
 import pytest
 
 from flows import workspace
@@ -138,27 +137,3 @@ def test_what_goes_out_comes_back_the_same(inside: Path, tmp_path: Path, capsys:
     assert len(call(capsys, "export-episodes", "-")[1].splitlines()) == 16
     code, _, err = call(capsys, "export-episodes", "-", "--stage", "harvest@2")
     assert code == 2 and "there is final, harvest@1" in err
-
-
-@pytest.mark.slow
-def test_imported_demonstrations_are_imitated_unless_a_panel_measures_their_tasks(
-    finished: Path, copy: Path, chats: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from ratchet.evaluation.panels import read_panel
-    from tests.tasks.conftest import run_stage
-
-    measured = read_panel(copy / "data/panels/test.json").tasks[0].task_id
-    with chats.open("a") as file:
-        file.write("\n" + json.dumps({**CHAT, "task_id": measured}))
-    monkeypatch.chdir(copy)
-    name = call(capsys, "import", str(chats))[1].strip().rpartition("=")[2]
-    params = copy / "params.yaml"
-    params.write_text(params.read_text().replace("imported: null", f"imported: {name}"))
-    run_stage(copy, "demonstrate")
-    after = read_table(copy / "data/demonstrations/episodes.parquet", "episodes")
-    before = read_table(finished / "data/demonstrations/episodes.parquet", "episodes")
-    assert after.num_rows == before.num_rows + 3 and measured not in after.filter(pc.equal(after["policy_id"], "imported"))["task_id"].to_pylist()
-    assert "1 left out" in capsys.readouterr().out
-    (copy / "imports" / name / "steps.parquet").unlink()
-    with pytest.raises(RatchetError, match="is not what was imported"):
-        run_stage(copy, "demonstrate")
