@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flows import cli_episodes, cli_project, cli_versions
-from flows.cli_shared import PROJECT, RUNS, VERSIONS, Json, Preset, Sets
+from flows.cli_shared import PROJECT, RUNS, VERSIONS, Json, Preset, Sets, runs as complete_runs, versions as complete_versions
 from ratchet.errors import RatchetError
 
 # Everything heavy (Prefect, DVC, torch) is imported by the command that needs it: `ratchet --help` is instant.
@@ -38,7 +38,7 @@ def run(
     preset: Preset = None,
     settings: Sets = None,
     here: Annotated[bool, typer.Option("--here", help="Run in the checkout itself, as its params.yaml says.")] = False,
-    resume: Annotated[str | None, typer.Option(metavar="ID", help="Continue a run that failed or was interrupted.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="ID", help="Continue a run that failed or was interrupted.", autocompletion=complete_runs)] = None,
     name: Annotated[str | None, typer.Option(help="First part of the run's id; by default the line.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the complete params that would be run, and stop.")] = False,
 ) -> None:
@@ -85,7 +85,7 @@ def serve(
 @app.command(rich_help_panel=RUNS)
 def runs(
     remove: Annotated[
-        str | None, typer.Option(metavar="ID", help="Delete a run's workspace; not while it runs or holds a champion's weights.")
+        str | None, typer.Option(metavar="ID", help="Delete a run's workspace; not while it runs or holds a champion's weights.", autocompletion=complete_runs)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -111,7 +111,7 @@ def plan(preset: Preset = None, settings: Sets = None, json: Json = False) -> No
 
 @app.command(rich_help_panel=RUNS)
 def watch(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default the newest run that is running, else the newest.")] = None,
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default the newest that is running, else the newest.", autocompletion=complete_runs)] = None,
 ) -> None:
     """Follow a run from another terminal: its stages, their progress, and its end. Ctrl-C stops the watching, not the run.
 
@@ -125,7 +125,7 @@ def watch(
 
 
 @app.command(rich_help_panel=RUNS)
-def report(run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default the latest run with a report.")] = None) -> None:
+def report(run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="By default the latest run with a report.", autocompletion=complete_runs)] = None) -> None:
     """Print the path of a run's report.
 
     **Example**: `xdg-open $(ratchet report)`
@@ -148,8 +148,8 @@ def versions(line: Annotated[str | None, typer.Option(help="Only versions of thi
 
 @app.command(rich_help_panel=VERSIONS)
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="A version's id, a beginning of one, champion, champion:LINE, or warm.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The version to compare with it; the gain is B minus A.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A version's id, a beginning of one, champion, champion:LINE, or warm.", autocompletion=complete_versions)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The version to compare with it; the gain is B minus A.", autocompletion=complete_versions)],
     panel: Annotated[Panel, typer.Option(help="The panel that both have played.")] = Panel.test,
     line: Annotated[str | None, typer.Option(help="Whose champion and warm start are meant.")] = None,
     json: Json = False,

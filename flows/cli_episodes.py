@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli_shared import EPISODES, Json, Preset, Sets
+from flows.cli_shared import EPISODES, Json, Preset, Sets, runs
 
 app = typer.Typer()
 
@@ -13,7 +13,7 @@ app = typer.Typer()
 @app.command(rich_help_panel=EPISODES)
 def episode(
     episode_id: Annotated[str, typer.Argument(metavar="ID", help="An episode's id, or a beginning of at least four characters.")],
-    run: Annotated[str | None, typer.Option(metavar="RUN", help="Look only in this run.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="Look only in this run.", autocompletion=runs)] = None,
     json: Json = False,
 ) -> None:
     """Show one episode turn by turn: what was seen («observation»), what was replied, what came of it.
@@ -75,7 +75,7 @@ def import_(
 @app.command(rich_help_panel=EPISODES)
 def export_episodes(
     target: Annotated[str, typer.Argument(metavar="FILE", help="A JSONL file; - is standard output.")],
-    run: Annotated[str | None, typer.Option(metavar="RUN", help="By default the newest run.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="By default the newest run.", autocompletion=runs)] = None,
     stage: Annotated[list[str] | None, typer.Option(help="Only episodes of this stage: demonstrations, harvest@1, online@1, final, …")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Only episodes of this policy.")] = None,
     solved: Annotated[bool, typer.Option("--solved", help="Only episodes that solved their task.")] = False,

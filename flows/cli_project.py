@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli_shared import PROJECT, Json, Sets
+from flows.cli_shared import PROJECT, Json, Sets, presets
 
 app = typer.Typer()
 
@@ -47,7 +47,7 @@ def schema(write: Annotated[bool, typer.Option("--write", help="Write params.sch
 
 @app.command(rich_help_panel=PROJECT)
 def use(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="A file of presets/, by its name.")],
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="A file of presets/, by its name.", autocompletion=presets)],
     settings: Sets = None,
     force: Annotated[bool, typer.Option("--force", help="Lose the settings of your own that params.yaml holds.")] = False,
 ) -> None:

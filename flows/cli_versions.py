@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
-from flows.cli_shared import VERSIONS, Json
+from flows.cli_shared import VERSIONS, Json, versions
 
 app = typer.Typer()
-Version = Annotated[str, typer.Argument(metavar="VERSION", help="A version's id, a beginning of one, champion or champion:LINE.")]
+Version = Annotated[
+    str,
+    typer.Argument(metavar="VERSION", help="A version's id, a beginning of one, champion or champion:LINE.", autocompletion=versions),
+]
 Reason = Annotated[str, typer.Option(help="Why; stays on record with the version.")]
 By = Annotated[str | None, typer.Option(help="Who decides; by default git's user.name, else the login.")]
 

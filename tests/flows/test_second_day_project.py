@@ -189,11 +189,21 @@ def test_the_schema_of_a_project_knows_its_own_environment(made: Path, capsys: p
 
 @pytest.mark.parametrize(
     ("shell", "words", "expected"),
-    [("bash", "ratchet ro", "rollback"), ("zsh", "ratchet init --h", "--help"), ("fish", "ratchet export-", "export-episodes")],
+    [
+        ("bash", "ratchet ro", "rollback"),
+        ("zsh", "ratchet init --h", "--help"),
+        ("fish", "ratchet export-", "export-episodes"),
+        ("bash", "ratchet use al", "alfworld"),
+        ("bash", "ratchet watch on", "one.1"),
+        ("bash", "ratchet promote 1a", "1a2b3c4d5e6f"),
+    ],
 )
-def test_the_shell_completes_commands_and_options(shell: str, words: str, expected: str) -> None:
-    env = {**os.environ, "_RATCHET_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": "1"}
+def test_the_shell_completes_commands_options_presets_runs_and_versions(shell: str, words: str, expected: str, tmp_path: Path) -> None:
+    for name in ("params.yaml", "dvc.yaml", "presets/alfworld.yaml", "registry/1a2b3c4d5e6f.json", "runs/one.1/params.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    env = {**os.environ, "_RATCHET_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     env |= {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     ratchet = Path(sys.executable).parent / "ratchet"
-    done = subprocess.run([ratchet], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([ratchet], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert expected in done.stdout, done.stderr
