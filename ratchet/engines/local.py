@@ -18,6 +18,7 @@ from ratchet.models.parts import decoder, head
 from ratchet.rollout.noise import uniforms
 
 SMALLEST_BATCH = 8  # below it fp32 results change bits with the number of rows, so smaller calls are filled up
+READ_AT_ONCE = 256  # tokens of a row in one pass: scores take rows × heads × these × keys, several times over
 COMPACT_BELOW = 0.5  # decoding goes on with the unfinished rows alone once they are fewer than this share
 
 
@@ -68,15 +69,26 @@ class LocalEngine:
             tokens = np.full((len(rows), width), self.pad, dtype=np.int64)
             for line, index in enumerate(chosen):
                 tokens[line, : sizes[index]] = fresh[index]
-            hidden = self._forward(rows, len(chosen), tokens)
-            last = hidden[torch.arange(len(chosen)), torch.from_numpy(sizes[chosen] - 1)]
-            logits = self._logits(last)
+            logits = self._logits(self._read_group(rows, len(chosen), tokens, sizes[chosen]))
             if out is None:
                 out = logits.new_empty((len(slots), logits.shape[1]))
             out[torch.from_numpy(chosen)] = logits
-            self.used[np.asarray(slots)[chosen]] += sizes[chosen]
         assert out is not None
         return out
+
+    def _read_group(self, rows: np.ndarray, real: int, tokens: np.ndarray, sizes: np.ndarray) -> Tensor:
+        """Hidden states [real, width] behind each row's last token; tokens [b, n] are read in pieces of READ_AT_ONCE."""
+        last: Tensor | None = None
+        for start in range(0, tokens.shape[1], READ_AT_ONCE):
+            piece = tokens[:, start : start + READ_AT_ONCE]
+            hidden = self._forward(rows, real, piece)
+            if last is None:
+                last = hidden.new_empty((real, hidden.shape[2]))
+            ends = np.flatnonzero((sizes > start) & (sizes <= start + READ_AT_ONCE))
+            last[torch.from_numpy(ends)] = hidden[torch.from_numpy(ends), torch.from_numpy(sizes[ends] - 1 - start)]
+            self.used[rows[:real]] += np.clip(sizes - start, 0, piece.shape[1])
+        assert last is not None
+        return last
 
     def _filled(self, rows: np.ndarray) -> np.ndarray:
         """At least SMALLEST_BATCH different slots, the given ones first; the others only pad and keep what they hold."""

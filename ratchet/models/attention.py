@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 NAME = "ratchet"
+GROWTH = 256  # positions
 
 
 @dataclass
@@ -58,7 +59,8 @@ class Packed:
 
 @dataclass
 class SlotCache:
-    """Keys and values of B running episodes, one slot each, kept across turns.
+    """Keys and values of B running episodes, one slot each, kept across turns. Memory grows with the longest of them, in steps of
+    GROWTH positions up to `length`: layers × 2 × B × K × D × 4 bytes a position (SmolLM2-135M with 32 slots: 1.5 MB).
 
     `place(rows, start, width, real)` says which slots the next forward call writes and from which position on; padded
     positions lie behind a row's end, where the next call writes over them and no query can see them.
@@ -70,6 +72,7 @@ class SlotCache:
     values: list[Tensor] = field(default_factory=list)
     rows: Tensor | None = None  # [b] slots of this call; None = all, in order
     positions: Tensor = field(default_factory=lambda: torch.empty(0))  # [b, n] positions of the new tokens
+    end: int = 0  # one past the last position that this call writes
     visible: int = 0  # keys that any query of this call's real rows may see
     bias: Tensor = field(default_factory=lambda: torch.empty(0))  # [b, 1, n, visible] 0 or −inf
 
@@ -79,15 +82,13 @@ class SlotCache:
         self.positions = start[:, None] + torch.arange(width, device=start.device)[None, :]
         self.visible = min(int(self.positions[:real].max()) + 1, self.length)
         self.positions = self.positions.clamp(max=self.length - 1)
+        self.end = int(self.positions.max()) + 1
         seen = torch.arange(self.visible, device=start.device)[None, None, None, :] <= self.positions[:, None, :, None]
         self.bias = torch.zeros(seen.shape, device=start.device).masked_fill_(~seen, float("-inf"))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [b, H, n, D], key and value [b, K, n, D] → [b, n, H, D]; writes the new keys and values first."""
-        if len(self.keys) <= layer:
-            shape = (self.slots, key.shape[1], self.length, key.shape[3])
-            self.keys.append(key.new_zeros(shape))
-            self.values.append(value.new_zeros(shape))
+        self._make_room(layer, key)
         rows = torch.arange(self.slots, device=key.device) if self.rows is None else self.rows
         self.keys[layer][rows[:, None], :, self.positions] = key.transpose(1, 2)
         self.values[layer][rows[:, None], :, self.positions] = value.transpose(1, 2)
@@ -103,6 +104,18 @@ class SlotCache:
         scores = scores.view(rows_n, kv_heads, heads // kv_heads, width, -1) + self.bias[:, :, None]
         mixed = torch.matmul(torch.softmax(scores, -1).to(seen_v.dtype).view(rows_n, kv_heads, -1, self.visible), seen_v)
         return mixed.view(rows_n, heads, width, size).transpose(1, 2)
+
+
+    def _make_room(self, layer: int, like: Tensor) -> None:
+        """Room for this call's last position in layer `layer`; what is there stays."""
+        if len(self.keys) <= layer:
+            for held in (self.keys, self.values):
+                held.append(like.new_zeros((self.slots, like.shape[1], 0, like.shape[3])))
+        room = self.keys[layer].shape[2]
+        if self.end > room:
+            more = min(-(-self.end // GROWTH) * GROWTH, self.length) - room
+            for held in (self.keys, self.values):
+                held[layer] = torch.nn.functional.pad(held[layer], (0, 0, 0, more))
 
 
 def attention(

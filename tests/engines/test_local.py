@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from ratchet.engines.local import LocalEngine, sample
+from ratchet.engines.local import READ_AT_ONCE, LocalEngine, sample
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY, Sequence
 from ratchet.losses.likelihood import Likelihood
+from ratchet.models.attention import GROWTH
 from ratchet.rollout.noise import episode_key
 from tests.models import tiny
 
@@ -109,6 +110,21 @@ def test_an_episode_may_fill_the_cache_to_its_last_place_and_no_further() -> Non
     played.check(1)
     with pytest.raises(ValueError, match="slot 0"):
         played.turn({0: [9]}, 1)
+
+
+def test_a_long_observation_is_read_in_pieces_and_memory_grows_with_the_longest_episode() -> None:
+    played, rng = Played(slots=9, length=700), np.random.default_rng(2)
+    for slot in range(9):
+        played.begin(slot, f"e{slot}")
+    played.turn({slot: text(rng, 5, 30) for slot in range(9)})
+    assert {key.shape[2] for key in played.engine.cache.keys} == {GROWTH}
+    lengths = {slot: READ_AT_ONCE + 30 * (slot - 3) for slot in range(8)} | {8: 2 * READ_AT_ONCE + 1}
+    played.turn({slot: rng.integers(5, VOCAB, n).tolist() for slot, n in lengths.items()})
+    played.turn({slot: text(rng, 5, 9) for slot in range(9)})
+    for slot in range(9):
+        played.check(slot)
+    held = max(len(played.ids[slot]) for slot in range(9))
+    assert {key.shape[2] for key in played.engine.cache.keys} == {min(-(-held // GROWTH) * GROWTH, 701)}
 
 
 def test_the_same_batch_gives_the_same_bits_whatever_idle_slots_hold() -> None:
