@@ -23,7 +23,7 @@ def run(stage: Stage) -> None:
     tasks = keyed_choice(read_panel(stage.path("data/panels/train.json")).tasks, settings.demonstrate.episodes, settings.seed, 1)
     games, chosen = stage.path("data/games"), settings.demonstrate
     policy = expert_policy(settings, games, chosen.slip_rate) if chosen.policy == "expert" else random_policy(settings)
-    with open_pool(games, settings.env, ["train"], admissible=True) as pool:
+    with open_pool(games, settings.env, ["train"], admissible=policy.needs_admissible) as pool:
         episodes, steps = play_shards(stage, policy.policy_id, [Job(task, settings.seed) for task in tasks], policy, pool, shard=SHARD, rows=256)
     if chosen.imported is not None:
         given, given_steps, left_out = imported(stage.root, chosen.imported, settings.env.action_format, stage.path("data/panels"))

@@ -28,12 +28,14 @@ def expert_policy(settings: Settings, games: Path, slip_rate: float = 0.0) -> Po
     """The benchmark's expert on what `prepare` wrote into `games`; with a `slip_rate` it now and then names the wrong thing and
     has to recover. Raises RatchetError where the benchmark has none."""
     one = benchmark(settings.env.name)
-    one.expert(games)  # where there is none, that is said before anything is played
+    expert = one.expert(games)  # where there is none, that is said before anything is played
+    listed = slip_rate > 0 or getattr(expert, "needs_admissible", True)
 
     def player(seed: int, episode_id: str) -> Player:
         return SlippingPlayer(one.expert(games), slip_rate, seed, episode_id) if slip_rate else one.expert(games)
 
-    return ScriptedPolicy(player, policy_id="expert", version="expert", action_format=settings.env.action_format)
+    form = settings.env.action_format
+    return ScriptedPolicy(player, policy_id="expert", version="expert", action_format=form, needs_admissible=listed)
 
 
 def random_policy(settings: Settings) -> Policy:

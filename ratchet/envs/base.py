@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,10 +31,11 @@ class Turn:
     `reward` is of this step, `score` in [0, 1] is the benchmark's graded score so far, `solved` its verified outcome,
     `done` says that the environment itself ended the episode. `valid` is False where the action did nothing because it
     was not admissible. `admissible` is for experts, random policies and checks; a language model never sees it.
+    Where it takes long to list, it may be a sequence that computes itself when it is first asked for.
     """
 
     observation: str
-    admissible: tuple[str, ...]
+    admissible: Sequence[str]
     reward: float = 0.0
     score: float = 0.0
     solved: bool = False
@@ -59,7 +61,10 @@ class Environment(Protocol):
 
 
 class Expert(Protocol):
-    """A scripted policy that sees only what an agent sees (observation and admissible commands)."""
+    """A scripted policy that sees only what an agent sees (observation and admissible commands).
+
+    With the class attribute `needs_admissible = False` it goes by the observation alone, and the commands are never listed.
+    """
 
     def reset(self, task: Task, turn: Turn) -> None: ...
 

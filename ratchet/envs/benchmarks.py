@@ -49,7 +49,10 @@ class Benchmark(Protocol):
         ...
 
 
-BENCHMARKS = {"alfworld": "ratchet.envs.alfworld.benchmark:Alfworld"}
+BENCHMARKS = {
+    "alfworld": "ratchet.envs.alfworld.benchmark:Alfworld",
+    "scienceworld": "ratchet.envs.scienceworld.benchmark:Scienceworld",
+}
 _METHODS = ("prepare", "arguments", "expert")
 
 

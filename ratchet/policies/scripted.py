@@ -26,7 +26,6 @@ class Player(Protocol):
 class ScriptedPolicy:
     """One `Player` a row, made by `make(seed, episode_id)`. With a template its texts get ids, `tokens_from` = `encoded`."""
 
-    needs_admissible = True
     temperature = None
 
     def __init__(
@@ -37,7 +36,9 @@ class ScriptedPolicy:
         version: str,
         template: Template | None = None,
         action_format: str = "plain",
+        needs_admissible: bool = True,
     ) -> None:
+        self.needs_admissible = needs_admissible
         self.make, self.policy_id, self.version, self.template = make, policy_id, version, template
         self.action_format = action_format
         self.tokenizer_id = template.tokenizer_id if template else None

@@ -45,7 +45,7 @@ class Case:
 
 CASES = [
     Case("alfworld"),
-    Case("ratchet.envs.textworld_express:TextWorldExpress", "textworld_express", admits_all_gold=False),
+    Case("ratchet.envs.textworld_express:TextWorldExpress", "textworld_express", admits_all_gold=False, episodes=(30, 60)),
     Case(
         "scienceworld",
         "scienceworld",
