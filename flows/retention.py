@@ -175,7 +175,30 @@ def _remove_empty(folder: Path) -> None:
             path.rmdir()
 
 
+def dvc_at_work(folder: Path) -> bool:
+    """Whether a DVC process, a bare `dvc repro` for instance, reads or writes outs of this folder; by its own note, `rwlock`."""
+    path = folder / ".dvc" / "tmp" / "rwlock"
+    try:
+        notes = json_module.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # none, or just being written: then the next look sees it
+        return path.is_file() and path.stat().st_size > 0
+    holders = [one for kind in ("write", "read") for value in (notes.get(kind) or {}).values() for one in (value if isinstance(value, list) else [value])]
+    return any(_is_alive(int(one["pid"])) for one in holders)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
 def _hold(folder: Path, locks: ExitStack) -> bool:
+    if dvc_at_work(folder):
+        return False
     try:
         locks.enter_context(workspace.running(folder))
     except RatchetError:

@@ -146,3 +146,14 @@ def test_a_workspace_that_was_just_made_is_about_to_run(inside: Path, capsys: py
     value = json.loads(call(capsys, "gc", "--keep", "0", "--json")[1])
     assert value["running"] == ["new"] and value["old"] == []
     assert call(capsys, "gc", "--keep", "-1")[0] == 2
+
+
+@pytest.mark.parametrize(("pid", "at_work"), [(os.getpid(), True), (2**22 + 1, False)])
+def test_a_bare_dvc_process_counts_as_a_run(tmp_path: Path, pid: int, at_work: bool) -> None:
+    note = tmp_path / ".dvc/tmp/rwlock"
+    note.parent.mkdir(parents=True)
+    for value in ({"write": {"data": {"pid": pid, "cmd": "dvc repro"}}, "read": {}}, {"read": {"data": [{"pid": pid, "cmd": "dvc repro"}]}}):
+        note.write_text(json.dumps(value))
+        assert retention.dvc_at_work(tmp_path) is at_work
+    note.write_text("{}")
+    assert not retention.dvc_at_work(tmp_path)
