@@ -4,12 +4,14 @@ What runs here (server, worker) are children in sessions of their own: Ctrl-C re
 Each dies with it, too, should it be killed (flows/child.py).
 """
 
+import http.client
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,10 +27,10 @@ from ratchet.rendering import render_run
 from ratchet.yaml_files import read_yaml
 
 HOST = "127.0.0.1"
-START_S = 120.0  # Prefect's server takes 13 to 17 s on a cold disk
+START_S = 300.0  # Prefect's server takes 13 to 17 s on a cold disk, and minutes where everything is busy
 POLL_S = 2  # how often the worker asks for scheduled runs; Prefect's 10 s are long to look at
 CRON_SLUG = "ratchet-serve"  # the schedule that --cron makes; all others are the user's
-STOP_S = 20.0  # for runs to end before the worker is killed
+STOP_S = 20.0  # for runs to end before they are killed, and for their worker
 
 
 def serve(root: Path, port: int, cron: str | None, preset: str | None, settings: list[str], once: bool = False) -> None:
@@ -43,7 +45,8 @@ def serve(root: Path, port: int, cron: str | None, preset: str | None, settings:
     deployments = read_deployments(root)
     with ExitStack() as stack:
         stack.enter_context(_only_one(root))
-        signal.signal(signal.SIGTERM, _interrupt)
+        for number in (signal.SIGTERM, signal.SIGINT):  # a shell starts background commands with SIGINT ignored
+            signal.signal(number, _interrupt)
         try:
             url = stack.enter_context(_api(root, port))
             _write_state(root, {"pid": os.getpid(), "api": url})
@@ -248,7 +251,7 @@ def _api(root: Path, port: int) -> Iterator[str]:
         while not _answers(url):
             if server.poll() is not None or time.monotonic() > end:
                 raise RatchetError(f"Prefect's server did not start; see {_log(root, 'server')}")
-            time.sleep(0.2)
+            time.sleep(0.5)
         yield url
 
 
@@ -289,18 +292,37 @@ def _running(root: Path, name: str, arguments: list[str], own: dict[str, str]) -
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """SIGTERM to a child and all that it started (a worker's runs end their stages and say so), SIGKILL after STOP_S."""
-    deadline = time.monotonic() + STOP_S
-    number = signal.SIGTERM
-    while True:
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        number = 0 if time.monotonic() < deadline else signal.SIGKILL
-        process.poll()  # a zombie would count as a member of its group
-        time.sleep(0.1)
-    process.wait(timeout=1)
+    """Ends a child: its flow runs first, each of which ends its stage and says so to the server. What is left is killed."""
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        child_itself = psutil.Process(process.pid)
+        tree = child_itself.children(recursive=True)
+        # a worker's flow runs are sessions of their own, and would outlive it
+        _wait([one for one in tree if _is_flow_run(one)])
+        for one in _wait([child_itself]) + psutil.wait_procs(tree, timeout=0)[1]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait(timeout=STOP_S)
+
+
+def _wait(processes: list[Any]) -> list[Any]:
+    """SIGTERM to all; those that are still there after STOP_S."""
+    import psutil
+
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            one.terminate()
+    return psutil.wait_procs(processes, timeout=STOP_S)[1]
+
+
+def _is_flow_run(process: Any) -> bool:
+    import psutil
+
+    try:
+        return "prefect.engine" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _job_template() -> dict[str, Any]:
@@ -310,11 +332,10 @@ def _job_template() -> dict[str, Any]:
 
 
 def _answers(url: str) -> bool:
-    import httpx
-
-    try:
-        return httpx.get(f"{url}/health", timeout=3).text.strip() == "true"
-    except httpx.HTTPError:
+    try:  # cheaper than httpx, whose every client reads all certificates: this is asked often while the server starts
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return answer.read().strip() == b"true"
+    except (OSError, ValueError, http.client.HTTPException):
         return False
 
 
