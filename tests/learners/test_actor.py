@@ -22,8 +22,8 @@ def surrogate(**changes: Any) -> ClippedSurrogate:
     return ClippedSurrogate(**{"low": 0.2, "high": 0.28, **changes})
 
 
-def make(terms: list[Any], batch_tokens: int = 10**6, max_grad_norm: float = 1e6, optimizer: str = "adamw", temperature: float = 1.0) -> ActorLearner:
-    return ActorLearner(tiny.model(), terms, optimizer=optimizer, batch_tokens=batch_tokens, max_grad_norm=max_grad_norm, temperature=temperature)
+def make(terms: list[Any], batch_tokens: int = 10**6, max_grad_norm: float = 1e6, optimizer: str = "adamw", **options: Any) -> ActorLearner:
+    return ActorLearner(tiny.model(), terms, optimizer=optimizer, batch_tokens=batch_tokens, max_grad_norm=max_grad_norm, **options)
 
 
 def near(sequences: list[Sequence], shift: float = 0.15) -> list[Sequence]:
@@ -273,3 +273,19 @@ def test_metrics_are_means_over_the_batch() -> None:
             tokens += 1
     assert 0 < clipped < tokens
     np.testing.assert_allclose(step([surrogate()], batch, batch_tokens=60)[1]["clip_fraction"], clipped / tokens, rtol=1e-5)
+
+
+def test_autocast_computes_in_bfloat16_and_leaves_weights_scores_and_decay_in_fp32() -> None:
+    batch = near(tiny.sequences(8))
+    plain, _ = step([Likelihood()], batch)
+    lossy, _ = step([Likelihood()], batch, autocast="bf16")
+    for name, value in plain.items():
+        assert lossy[name].dtype == torch.float32 and not torch.equal(lossy[name], value)
+        assert torch.nn.functional.cosine_similarity(lossy[name].flatten(), value.flatten(), dim=0) > 0.98
+    exact, learner = make([Likelihood()]), make([Likelihood()], autocast="bf16")
+    assert all(np.array_equal(learner.logprobs(batch)[name], value) for name, value in exact.logprobs(batch).items())
+    learner.update(batch, 1e-3)
+    assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
+    states = [value for optimizer in learner.optimizers for state in optimizer.state_dict()["state"].values() for value in state.values()]
+    assert {value.dtype for value in states if torch.is_tensor(value)} == {torch.float32}
+    assert all(group["weight_decay"] == 0 for optimizer in learner.optimizers for group in optimizer.param_groups)
