@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from flows import retention, workspace
 from flows.record import RunRecord
 from ratchet.rendering import render_run
 from ratchet.store import cards, champions
-from tests.flows.conftest import make_checkout
+from tests.flows.conftest import make_checkout, run_git
 from tests.flows.test_cli import call
 
 STAGES = """
@@ -78,67 +79,67 @@ def objects(root: Path) -> int:
 
 
 @pytest.mark.slow
-def test_old_runs_go_and_what_is_decided_or_kept_stays_whole_in_dvcs_eyes(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_runs_go_and_what_is_running_decided_kept_or_champion_stays_whole_in_dvcs_eyes(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before, files = objects(old), sorted(old.rglob("*"))
-    dry = json.loads(call(capsys, "gc", "--keep", "1", "--json")[1])
-    assert [(one["run"], one["removed"], one["versions_kept"]) for one in dry["old"]] == [
-        ("one", False, ["000000000001"]),
-        ("two", True, []),
-        ("three", True, []),
-    ]
-    assert dry["kept"] == ["four"] and dry["running"] == [] and not dry["applied"] and dry["freed_bytes"] > 0
-    assert objects(old) == before and [path for path in files if not path.exists()] == []
+    champions.set_champion(old, "quickstart", "000000000002")
+    with workspace.running(old / "runs/three"):
+        (old / "runs/three/models/rounds/0/version/model.safetensors").unlink()  # a stage is about to write it anew
+        dry = json.loads(call(capsys, "gc", "--keep", "0", "--json")[1])
+        assert {one["run"]: one["versions_kept"] for one in dry["old"]} == {"one": ["000000000001"], "two": ["000000000002"], "four": []}
+        assert dry["running"] == ["three"] and "a run is on" in dry["cache_left_alone"] and not dry["applied"]
+        assert len([path for path in files if not os.path.lexists(path)]) == 1  # the one above
+        assert call(capsys, "gc", "--keep", "0", "--apply")[0] == 0
+    assert sorted(path.name for path in (old / "runs").iterdir()) == ["one", "three", "two"]
+    assert (old / "runs/three/data/rounds/0/harvest/episodes.parquet").is_file() and objects(old) == before
+    dvc(old / "runs/three", "checkout", "-q")
+    with workspace.running(old):  # a run in the checkout itself
+        assert "a run is on" in call(capsys, "gc", "--keep", "1")[1]
 
+    dry = json.loads(call(capsys, "gc", "--keep", "1", "--json")[1])
+    assert dry["kept"] == ["three"] and dry["cache_objects"] > 0 and dry["freed_bytes"] > 0
     code, out, err = call(capsys, "gc", "--keep", "1", "--apply")
     assert code == 0, err
-    assert f"freed {dry['freed_bytes'] / 2**20:.1f} MiB" in out
-    assert sorted(path.name for path in (old / "runs").iterdir()) == ["four", "one"]
-    assert before - objects(old) == dry["cache_objects"] > 0
+    assert f"freed {dry['freed_bytes'] / 2**20:.1f} MiB" in out and before - objects(old) == dry["cache_objects"]
     one = old / "runs/one"
     assert (one / "models/rounds/0/version/model.safetensors").is_file() and (one / "reports/report.html").is_file()
     assert not (one / "data/rounds/0/harvest/episodes.parquet").exists() and (one / "data/rounds/0/harvest/count.json").is_file()
-    for place in ("runs/four/models", "runs/four/data", "runs/one/models"):  # the cache still gives back what is live
-        subprocess.run(["rm", "-r", place], cwd=old, check=True)
-    dvc(old / "runs/four", "checkout", "-q")
-    dvc(old / "runs/one", "checkout", "-q", "models/rounds/0/version")
-    assert (old / "runs/four/data/rounds/0/harvest/episodes.parquet").is_file()
+    assert (old / "models/champion/model.safetensors").is_file()
+    for place in ("runs/three/models", "runs/three/data", "runs/one/models"):  # the cache still gives back what is live
+        shutil.rmtree(old / place)
+    dvc(old / "runs/three", "checkout", "-q")
+    dvc(one, "checkout", "-q", "models/rounds/0/version")
+    assert (old / "runs/three/data/rounds/0/harvest/episodes.parquet").is_file()
     assert cards.weights_of(old, cards.read_card(old / "registry", "000000000001")) is not None
     assert "would free 0.0 MiB" in call(capsys, "gc", "--keep", "1")[1]
 
 
-@pytest.mark.slow
-def test_while_a_run_is_on_nothing_of_it_nor_of_the_cache_goes(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = objects(old)
-    champions.set_champion(old, "quickstart", "000000000002")
-    with workspace.running(old / "runs/three"):
-        (old / "runs/three/models/rounds/0/version/model.safetensors").unlink()  # a stage is about to write it anew
-        value = json.loads(call(capsys, "gc", "--keep", "0", "--apply", "--json")[1])
-    assert value["running"] == ["three"] and "a run is on" in value["cache_left_alone"] and value["cache_objects"] == 0
-    assert sorted(path.name for path in (old / "runs").iterdir()) == ["one", "three", "two"]  # decided, running, champion
-    assert (old / "runs/three/data/rounds/0/harvest/episodes.parquet").is_file()
-    assert (old / "models/champion/model.safetensors").is_file()
-    assert objects(old) == before
-    dvc(old / "runs/three", "checkout", "-q")
-    with workspace.running(old):  # a run in the checkout itself
-        assert "a run is on" in call(capsys, "gc", "--keep", "0")[1]
-
-
-@pytest.mark.slow
 def test_what_a_branch_refers_to_and_what_is_young_stays_in_the_cache(
-    old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.flows.conftest import run_git
+    folder, file, listed, dead = ("aa11.dir", "bb22", "cc33", "dd44")
+    cache = inside / ".dvc/cache/files/md5"
+    for name, text in ((folder, json.dumps([{"md5": listed, "relpath": "x"}])), (file, "b"), (listed, "c"), (dead, "d")):
+        (cache / name[:2]).mkdir(parents=True)
+        (cache / name[:2] / name[2:]).write_text(text)
+    outs = [{"path": "data/a", "md5": folder}, {"path": "data/b", "md5": file}]
+    (inside / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"prepare": {"cmd": "x", "outs": outs}}}))
+    run_git(inside, "checkout", "-q", "-b", "kept")
+    run_git(inside, "add", "dvc.lock")
+    run_git(inside, "commit", "-q", "-m", "with outs")
+    run_git(inside, "checkout", "-q", "-")
 
-    (old / "dvc.lock").write_bytes((old / "runs/two/dvc.lock").read_bytes())
-    run_git(old, "checkout", "-q", "-b", "kept")
-    run_git(old, "add", "dvc.lock")
-    run_git(old, "commit", "-q", "-m", "two")
-    run_git(old, "checkout", "-q", "-")
-    branch = json.loads(call(capsys, "gc", "--keep", "1", "--json")[1])["cache_objects"]
-    run_git(old, "branch", "-D", "kept")
-    assert branch < json.loads(call(capsys, "gc", "--keep", "1", "--json")[1])["cache_objects"]
-    monkeypatch.setattr(retention, "YOUNG_S", 3600.0)
-    assert json.loads(call(capsys, "gc", "--keep", "1", "--json")[1])["cache_objects"] == 0
+    def counted() -> int:
+        return json.loads(call(capsys, "gc", "--json")[1])["cache_objects"]
+
+    assert counted() == 0  # all of it is young
+    monkeypatch.setattr(retention, "YOUNG_S", -1.0)
+    assert counted() == 1
+    run_git(inside, "branch", "-D", "kept")
+    assert counted() == 4
+    monkeypatch.setattr(workspace, "cache_of", lambda root: root.parent / "elsewhere")
+    assert "where others may use it" in json.loads(call(capsys, "gc", "--json")[1])["cache_left_alone"]
 
 
 def test_a_workspace_that_was_just_made_is_about_to_run(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
