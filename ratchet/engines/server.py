@@ -36,6 +36,7 @@ from ratchet.models.pretrained import PACKAGE, base_folder
 
 BATCH_WAIT_S = 0.005  # after a first request, for others that came at the same time
 DEFAULT_TOKENS = 256
+LONGEST = 2048  # keys and values of a slot take memory for as many tokens
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -282,7 +283,7 @@ def load_app(folder: Path, *, name: str, slots: int, context: int | None, key: s
     most = int(model.config.max_position_embeddings)
     if context is not None and not 2 <= context <= most:
         raise RatchetError(f"--context {context}: {folder} was made for 2 to {most} tokens; take a number of these")
-    length = context or min(most, 4096)
+    length = context or min(most, LONGEST)
     engine = LocalEngine(model, slots=slots, length=length, end=template.ends, pad=template.pad)
     return create_app(engine, template, name=name, context=length, key=key, only_here=only_here)
 
@@ -294,8 +295,8 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; any but this machine's own needs --key-env")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--name", help="what the model is called; by default the name of its folder or package")
-    parser.add_argument("--slots", type=int, default=16, help="episodes whose keys and values are kept, and replies generated at once")
-    parser.add_argument("--context", type=int, help="most tokens of prompt and reply together; by default the model's, up to 4096")
+    parser.add_argument("--slots", type=int, default=8, help="episodes whose keys and values are kept, and replies generated at once")
+    parser.add_argument("--context", type=int, help=f"most tokens of prompt and reply together; by default the model's, up to {LONGEST}")
     parser.add_argument("--key-env", help="environment variable that holds the key which clients have to send; by default none is asked for")
     given = parser.parse_args()
     name = given.name or Path(given.model.removeprefix(PACKAGE)).resolve().name

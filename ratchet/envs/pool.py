@@ -24,6 +24,7 @@ from typing import Any, Literal, Self
 from ratchet.envs.base import Task, Turn
 from ratchet.envs.worker import PROGRESS, Channel, Item
 from ratchet.errors import RatchetError
+from ratchet.policies.served_settings import SECRET
 
 START_LIMIT_S = 120.0  # an environment's imports and what it loads once
 CLOSE_LIMIT_S = 2.0
@@ -97,9 +98,10 @@ class _Process:
 
 
 def _child_environment() -> dict[str, str]:
-    """The parent's import path, and a fixed hash seed: an order of a set must not differ between workers."""
+    """The parent's import path, and a fixed hash seed: an order of a set must not differ between workers. No keys of served models."""
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(SECRET)}
+    return {**inherited, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
 
 
 @dataclass(slots=True)

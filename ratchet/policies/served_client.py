@@ -139,9 +139,7 @@ class Client:
 
         def wait(state: RetryCallState) -> float:
             error = state.outcome.exception() if state.outcome else None
-            most = min(self.settings.backoff_s * 2.0 ** (state.attempt_number - 1), LONGEST_BACKOFF_S)
-            jitter = 0.5 + 0.5 * float(uniforms(request.key, state.attempt_number))
-            return max(most * jitter, getattr(error, "wait_s", 0.0))
+            return max(backoff_s(self.settings.backoff_s, state.attempt_number, request.key), getattr(error, "wait_s", 0.0))
 
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self.settings.retries + 1), wait=wait, retry=retry_if_exception_type(_Retryable), reraise=True
@@ -257,6 +255,12 @@ def key_of(name: str, settings: Served) -> SecretStr | None:
     if not value.isascii() or not value.isprintable() or " " in value:
         raise RatchetError(f"served.{name}: {variable} holds no usable key (spaces, line breaks or letters that no key has); set it again")
     return SecretStr(value)
+
+
+def backoff_s(first_s: float, attempt: int, key: np.uint64) -> float:
+    """Seconds before the next request after `attempt` (from 1) failed: twice as long each time, and between half of that and all of
+    it, by `key`, so that what failed together does not come back together."""
+    return min(first_s * 2.0 ** (attempt - 1), LONGEST_BACKOFF_S) * (0.5 + 0.5 * float(uniforms(key, attempt)))
 
 
 def retry_after_s(value: str) -> float:

@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from ratchet.section import Section
 
 VERSION = "served:"  # begins the version of a served model: what its weights are only its server knows
+SECRET = "RATCHET_SECRET_"  # begins the variable in which the flow hands a Prefect Secret to a stage
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # what Prefect allows as the name of a block
 
@@ -58,7 +59,7 @@ class Served(Section):
 
 def secret_variable(block: str) -> str:
     """Where the flow hands the value of a Prefect Secret block to a stage."""
-    return "RATCHET_SECRET_" + block.upper().replace("-", "_")
+    return SECRET + block.upper().replace("-", "_")
 
 
 def complete(entry: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.evaluating import evaluate_version
 from ratchet.episodes.files import read_table
 from ratchet.errors import RatchetError
 from ratchet.files import write_json
@@ -57,6 +58,22 @@ def test_a_shard_with_too_many_failures_is_not_kept_and_only_these_are_asked_aga
     steps = read_table(folder / HARVEST / "steps.parquet", "steps").to_pylist()
     assert not any(row["policy_version"].endswith("+failed") for row in steps)
     assert 16 < again < 24  # two whole shards, and of the first one what followed from the failure
+
+
+def test_a_served_model_is_measured_on_a_panel_and_a_second_time_only_where_something_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, KEY)
+    with hostile(*[reply("> look")] * 5, Say(status=403), reply("> look")) as server:
+        entry = {"url": server.url, "model": "m", "concurrency": 1, "key_env": VARIABLE}
+        lay(tmp_path, "env.max_steps=4", f"served.gpt={json.dumps(entry)}")
+        with pytest.raises(RatchetError, match="answers 403: the key in the variable"):
+            evaluate_version(tmp_path, "served:gpt", None, "select", 3)
+        found = evaluate_version(tmp_path, "served:gpt", None, "select", 3)
+        assert len(server.bodies) == 3 * 4 + 1 and {body["temperature"] for body in server.bodies} == {0.0}
+        assert evaluate_version(tmp_path, "served:gpt", None, "select", 3) == found and len(server.bodies) == 3 * 4 + 1
+    outcomes = read_table(Path(found["outcomes"]), "outcomes").to_pylist()
+    assert found["version"] == "served:m" and found["n"] == 3 and {row["version"] for row in outcomes} == {"served:m"}
+    with pytest.raises(RatchetError, match="served:gtp: params.yaml serves no model of this name; there is gpt"):
+        evaluate_version(tmp_path, "served:gtp", None, "select", 3)
 
 
 def test_tokens_of_a_server_without_entropies_pass_the_checks(tmp_path: Path) -> None:
