@@ -53,10 +53,14 @@ _TASK_ID = re.compile(r"([a-z]+)(?:\(([^()]*)\))?-(\d+)")
 
 def make(heap_mb: int) -> TextWorldExpressEnv:
     """One environment; all of a process share one JVM, in which one plays after the other."""
-    return TextWorldExpressEnv(_gateway(heap_mb))
+    return TextWorldExpressEnv(_shared_gateway(heap_mb))
 
 
 @cache
+def _shared_gateway(heap_mb: int) -> Any:
+    return _gateway(heap_mb)
+
+
 def _gateway(heap_mb: int) -> Any:
     spec = find_spec("textworld_express")
     if spec is None or spec.origin is None:
@@ -140,9 +144,11 @@ class TextWorldExpressEnv:
         if fold is None:
             raise RatchetError(f"{task_id!r}: {seed} is no seed of TextWorld-Express; they are {', '.join(_span(one) for one in FOLDS.values())}")
         if self._loaded != (game, parameters):
-            refused = call(self._engine.load, game, parameters)
-            if refused:
-                raise RatchetError(f"TextWorld-Express does not take {game} with {parameters!r}: {refused}; correct env.options.parameters")
+            self._loaded = None
+            said = call(self._engine.load, game, parameters)
+            if call(self._engine.gameGenerator) is None:  # for some mistakes it says nothing
+                why = said.strip() or "NAME=NUMBER, separated by commas, is expected"
+                raise RatchetError(f"TextWorld-Express does not take {game} with {parameters!r}: {why}; correct env.options.parameters")
             self._loaded = (game, parameters)
         self._parts = (game, seed, fold)
 
@@ -216,12 +222,13 @@ class TextWorldExpress:
             raise RatchetError(
                 f"prepare.games: train and seen share the {len(FOLDS['train'])} training seeds of each of {len(options.games)} games; lower train or seen"
             )
-        gateway = _gateway(options.heap_mb)
-        environment = TextWorldExpressEnv(gateway)
-        paths = {task.task_id: environment.gold(task.task_id) for split in ("train", "seen") for task in tasks[split]}
+        gateway = _gateway(options.heap_mb)  # one of its own, which ends here
+        try:
+            environment = TextWorldExpressEnv(gateway)
+            paths = {task.task_id: environment.gold(task.task_id) for split in ("train", "seen") for task in tasks[split]}
+        finally:
+            gateway.shutdown()
         paths = {task_id: path for task_id, path in paths.items() if path}
-        gateway.shutdown()
-        _gateway.cache_clear()
         write_json(folder / "gold.json", paths)
         return {**tasks, "train": [task for task in tasks["train"] if task.task_id in paths]}
 
