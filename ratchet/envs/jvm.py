@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,7 @@ def launch(jar: Path, heap_mb: int) -> Any:
     """
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it logs it also raises
     try:
         port, token, process = launch_gateway(
             classpath=str(jar),
@@ -53,9 +55,13 @@ def launch(jar: Path, heap_mb: int) -> Any:
 def call(function: Any, *arguments: Any) -> Any:
     """`function(*arguments)` of the JVM. Where the JVM is gone, this process ends: its pool starts another one and brings the
     episodes back that were not at fault."""
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
         return function(*arguments)
-    except (Py4JNetworkError, OSError) as error:
+    except Py4JJavaError:  # the engine raised, and is still there
+        raise
+    except (Py4JError, OSError) as error:
+        if "Trace:" in str(error):  # the JVM answered: there is no such method
+            raise
         raise SystemExit(f"the Java engine of this process ended ({type(error).__name__})") from error

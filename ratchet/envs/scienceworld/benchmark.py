@@ -63,7 +63,7 @@ class Scienceworld:
 
     def arguments(self, folder: Path, settings: Any, splits: list[str]) -> dict[str, Any]:
         """Keyword arguments of `make`."""
-        return {"heap_mb": settings.options.heap_mb}
+        return {"heap_mb": settings.options.heap_mb, "simplifications": settings.options.simplifications}
 
     def expert(self, folder: Path) -> Expert:
         """The gold paths of `folder`, with thoughts where they can be derived."""

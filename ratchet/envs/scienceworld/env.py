@@ -18,9 +18,9 @@ NOT_UNDERSTOOD = ("No known action matches that input.", "Unknown action.", "It'
 meant, and the number that answers is an action."""
 
 
-def make(heap_mb: int) -> ScienceworldEnv:
+def make(heap_mb: int, simplifications: list[str]) -> ScienceworldEnv:
     """One environment; all of a process share one JVM."""
-    return ScienceworldEnv(engine_of_process(heap_mb))
+    return ScienceworldEnv(engine_of_process(heap_mb), simplifications)
 
 
 @cache
@@ -92,24 +92,24 @@ class ScienceworldEnv:
 
     name = NAME
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, simplifications: Sequence[str] = ("easy",)) -> None:
         self.engine = engine
-        self.version = engine.version
+        self.simplifications = ",".join(simplifications)
+        self.version = version_of(simplifications)
         self.moment = 0  # counts what changes the world
         self._world: World | None = None
         self._last: Turn | None = None
 
     def reset(self, task: Task) -> Turn:
         """Starts `task`. Raises RatchetError for one that is not of this benchmark or version."""
-        package, _, simplifications = task.env_version.partition("+")
-        if (task.env, package) != (self.name, self.version):
+        if (task.env, task.env_version) != (self.name, self.version):
             raise RatchetError(f"task {task.task_id!r} is of {task.env} {task.env_version}, not of {self.name} {self.version}; make it again")
         name, variation = task_name(task.task_id)
         if self._world is None:
             self._world = self.engine.world()
         self._last = None
         self.moment += 1
-        self._world.load(name, variation, simplifications)
+        self._world.load(name, variation, self.simplifications)
         text = f"{self._world.description()}\n\n{self._world.look().strip()}"
         self._last = Turn(text, ValidActions(self))
         return self._last

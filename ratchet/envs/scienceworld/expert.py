@@ -26,7 +26,7 @@ GOLD_FILE = "gold.json"
 _FIND = re.compile(r"find a\(n\) (?P<kind>[a-z -]+)\..* move it to the (?P<box>[a-z]+ box) in the (?P<room>[a-z ]+)\.")
 _LIFESPAN = re.compile(r"[Ff]ocus on the animal with the (longest|shortest) life span")
 _PLACE = re.compile(r"'([a-z ]+)' location")
-_NAME = re.compile(r"\b(?:an?|the|called) ([a-z][a-z0-9]*(?: [a-z0-9]+)*?)(?= \(| in the |, |[.,)]|\s*$|\s*\n)")
+_NAME = re.compile(r"\b(?:a substance called|an?|the) ([a-z][a-z0-9]*(?: [a-z0-9]+)*?)(?= \(| in the |, |[.,)]|\s*$|\s*\n)")
 _ANIMAL = re.compile(r"^\tan? (?:baby ([a-z ]+?)|([a-z ]+?) egg|([a-z ]+?) in the [a-z]+ stage.*)$", re.MULTILINE)
 _OPEN_DOOR = re.compile(r"door to the [a-z ]+ \(that is open\)")
 
