@@ -12,6 +12,7 @@ from ratchet.engines.local import READ_AT_ONCE, LocalEngine, sample
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY, Sequence
 from ratchet.losses.likelihood import Likelihood
+from ratchet.models import attention
 from ratchet.models.attention import GROWTH
 from ratchet.rollout.noise import episode_key
 from tests.models import tiny
@@ -85,6 +86,21 @@ def test_decoding_goes_on_right_after_finished_rows_are_dropped(monkeypatch: pyt
     played.turn({slot: text(rng, 1, 5) for slot in range(20)}, 4)
     for slot in range(20):
         played.check(slot)
+
+
+def test_large_rows_are_multiplied_one_by_one_to_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for large in (1, 10**9):
+        monkeypatch.setattr(attention, "LARGE", large)
+        played, rng = Played(slots=20), np.random.default_rng(4)
+        for slot in range(20):
+            played.begin(slot, f"e{slot}")
+        for _ in range(3):
+            played.turn({slot: text(rng) for slot in (19, 3, 8, 1, 5, 4, 12, 2, 7)}, 9)
+        for slot in (19, 3):
+            played.check(slot)
+        found.append(played.ids)
+    assert found[0] == found[1]
 
 
 def test_a_reply_ends_with_its_end_token_or_at_its_limit() -> None:
