@@ -60,7 +60,7 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
     if not (games / "data" / "games").is_dir():
         raise RatchetError(f"{games / 'data/games'}: the games are gone; run `dvc checkout` in {games}, or name a benchmark with --env")
     whole = _panel(games, panel)
-    matching = [task for task in whole.tasks if matches(task, pattern)]
+    matching = matching_tasks(whole.tasks, pattern)
     if not matching:
         strata = sorted({task.stratum for task in whole.tasks})
         raise RatchetError(f"--env {env}: no task of panel {panel} matches {pattern!r}; there is {', '.join(strata[:12])}")
@@ -154,6 +154,11 @@ def _panel(games: Path, name: str) -> Panel:
         known = sorted(file.stem for file in path.parent.glob("*.json"))
         raise RatchetError(f"--panel {name}: no such panel; there is {', '.join(known) or 'none, the run has not prepared its games'}")
     return read_panel(path)
+
+
+def matching_tasks(tasks: Sequence[Task], pattern: str) -> list[Task]:
+    """The tasks whose id or kind is `pattern`; only where there is none, those that match it."""
+    return [task for task in tasks if pattern in (task.task_id, task.stratum)] or [task for task in tasks if matches(task, pattern)]
 
 
 def matches(task: Task, pattern: str) -> bool:

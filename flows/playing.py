@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.commands import root
-from flows.evaluating import matches
+from flows.evaluating import matching_tasks
 from flows.text import one_line, visible
 from ratchet.envs.base import Task, Turn
 from ratchet.envs.benchmarks import benchmark, look_in, open_pool
@@ -46,7 +46,7 @@ def choose_task(folder: Path, settings: Settings, split: str, pattern: str, seed
         shutil.rmtree(folder)
         folder.mkdir()
         tasks = benchmark(settings.env.name).prepare(folder, settings.env, counts | {split: count}, seed)[split]
-        matching = [task for task in tasks if matches(task, pattern)]
+        matching = matching_tasks(tasks, pattern)
         if matching:
             return random.Random(seed).choice(matching)
     kinds = sorted({task.stratum for task in tasks})
