@@ -24,7 +24,9 @@ def run(stage: Stage) -> None:
     """Writes data/games, data/panels and models/tokenizer."""
     settings = stage.settings
     games = stage.out("data/games")
-    games.mkdir(exist_ok=True)  # also where an environment has nothing to write
+    games.mkdir(exist_ok=True)
+    chosen_env = settings.env.model_dump(mode="json", include={"name", "options", "code"})
+    write_json(games / "environment.json", chosen_env)  # whose games these are, also where it has nothing to write itself
     tasks = benchmark(settings.env.name).prepare(games, settings.env, settings.prepare.games.model_dump(), settings.seed)
     say(f"prepare: {', '.join(f'{len(chosen)} {split}' for split, chosen in tasks.items())} games")
     hashes = {}
