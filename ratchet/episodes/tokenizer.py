@@ -11,15 +11,20 @@ from pathlib import Path
 
 from ratchet.episodes.template import SPECIAL_TOKENS
 
+LARGEST_NUMBER = 99  # of a name; a kind with larger ones is a quantity (`seed 20000`), not one thing among others
 ENTITY = re.compile(r"(?<![a-z])([a-z]+) (\d+)\b")
 
 
 def entity_names(texts: Iterable[str]) -> list[str]:
-    """All names `kind number` in the texts, each kind's numbers filled up from 1 to its largest, and the kinds; sorted."""
+    """All names `kind number` in the texts, each kind's numbers filled up from 1 to its largest, and the kinds; sorted.
+
+    A kind with a number above LARGEST_NUMBER is left out: it counts something, and would make a token of every number below.
+    """
     largest: dict[str, int] = {}
     for text in texts:
         for kind, number in ENTITY.findall(text):
             largest[kind] = max(largest.get(kind, 0), int(number))
+    largest = {kind: top for kind, top in largest.items() if top <= LARGEST_NUMBER}
     names = [f"{kind} {number}" for kind, top in largest.items() for number in range(1, top + 1)]
     return sorted([*largest, *names])
 

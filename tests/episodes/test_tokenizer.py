@@ -16,6 +16,7 @@ def tokens(text: str) -> list[str]:
 
 def test_names_are_filled_up_to_the_largest_number() -> None:
     assert entity_names(["a cabinet 3 and desk 1", "x"]) == ["cabinet", "cabinet 1", "cabinet 2", "cabinet 3", "desk", "desk 1"]
+    assert entity_names(["take coin 2 for 123456789", "the year 2026"]) == ["coin", "coin 1", "coin 2"], "a quantity is no name"
 
 
 def test_a_name_is_one_token_wherever_it_stands() -> None:
