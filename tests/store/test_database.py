@@ -12,35 +12,19 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import create_engine, select
 
-from flows import workspace
-from flows.evolve import RunFailed, evolve
-from flows.stages import StageResult, run_stage
-from flows.view import View, watching
+from flows.stages import run_stage
 from ratchet.episodes.files import table_of, write_table
 from ratchet.errors import RatchetError
-from ratchet.files import read_json
 from ratchet.store import database as module
 from ratchet.store.database import URL_VARIABLE, IndexUnreachable, open_index
 from ratchet.store.index import checkout_id, rebuild
 from ratchet.store.sync import sync
 from ratchet.store.tables import steps, versions
-from tests.flows.conftest import make_checkout, prefect_api
+from tests.flows.conftest import make_checkout
 from tests.store import fabricate
 from tests.store.postgres import PASSWORD, Server
 from tests.store.test_index import everything
 
-__all__ = ["prefect_api"]
-FETCHED = """
-stages:
-  fetch:
-    cmd: cp -r {made}/data {made}/models .
-    params: [seed]
-    outs: [data, models]
-  seal:
-    cmd: python stage.py seal reports/seal.json
-    deps: [stage.py, data]
-    outs: [reports/seal.json]
-"""
 HOSTILE = ['a "quoted", text', "two\nlines", "\\.", "\\N", "", None, "tab\there", "'; DROP TABLE steps; --", "ünï\ufffd", "NULL"]
 
 
@@ -150,20 +134,6 @@ def test_a_stage_never_sees_the_database(tmp_path: Path, monkeypatch: pytest.Mon
     assert "SEEN=by the stage" in lines and "s3cret" not in (checkout / "logs/show.log").read_text()
 
 
-class Stops(View):
-    """Stops the server when `stage` has ended, before what it made is indexed."""
-
-    def __init__(self, server: Server, stage: str) -> None:
-        self.server, self.stage, self.notes = server, stage, []
-
-    def stage_ends(self, result: StageResult) -> None:
-        if result.name == self.stage:
-            self.server.stop()
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def test_a_server_that_comes_back_is_waited_for(tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(URL_VARIABLE, postgres.url())
     workspace, *_ = fabricate.whole_run(tmp_path)
@@ -204,32 +174,3 @@ def test_a_connection_lost_in_the_middle_is_made_again(tmp_path: Path, postgres:
     found = everything(open_index(tmp_path))
     rebuild(tmp_path)
     assert len(calls) > 4 and everything(open_index(tmp_path)) == found
-
-
-def test_a_server_that_stays_away_stops_the_run_which_resumes_with_nothing_lost(
-    tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch, prefect_api: dict[str, str]
-) -> None:
-    fabricate.whole_run(tmp_path, "made")
-    checkout = make_checkout(tmp_path / "checkout", stages=FETCHED.format(made=tmp_path / "runs/made"))
-    monkeypatch.setenv(URL_VARIABLE, postgres.url())
-    monkeypatch.setattr(module, "BACKOFF_S", (0.1, 0.1))
-    view = Stops(postgres, "fetch")
-    token = watching.set(view)
-    try:
-        with pytest.raises(RunFailed) as caught:
-            evolve(checkout=checkout, settings=["rounds=1"])
-    finally:
-        watching.reset(token)
-        postgres.start()
-    (run,) = workspace.list_runs(checkout)
-    said = str(caught.value)
-    assert f"127.0.0.1:{postgres.port}" in said and f"start it again and go on with `ratchet run --resume {run.run_id}`" in said
-    assert "\n" not in said and "s3cret" not in said
-    assert run.state == "failed" and read_json(run.workspace / "logs/run.json")["stages"][-1]["name"] == "fetch"
-
-    assert evolve(resume=run.run_id, checkout=checkout) == run.run_id
-    found = everything(open_index(checkout))
-    assert len(found["versions"]) == 3 and [row[-2] for row in sorted(found["alerts"])] and len(found["steps"]) > 100
-    rebuild(checkout)
-    assert everything(open_index(checkout)) == found
-    assert read_json(run.workspace / "logs/run.json")["state"] == "finished"
