@@ -12,7 +12,7 @@ from ratchet.episodes.files import read_table
 from ratchet.episodes.template import Template, load_template
 from ratchet.errors import RatchetError
 from ratchet.learners.batches import Sequence, sequences_of, silence
-from ratchet.models.pretrained import base_folder
+from ratchet.models.pretrained import base_folder, note_origin
 from ratchet.policies.scripted import SLIP
 from ratchet.settings import Pretrained, Settings
 from tasks.common import Progress, Stage, main, say, tensorboard
@@ -133,6 +133,9 @@ def _save(stage: Stage, model: Any, source: Path, metrics: dict[str, Any], paren
         "params_hash": sha256_json(stage.settings.model_dump(mode="json"))[:12],
     }
     version = save_model(model, source, stage.out(f"models/warm/{stage.key}"), card)
+    actor = stage.settings.actors[stage.key or ""]
+    if isinstance(actor, Pretrained):
+        note_origin(actor.path, stage.out(f"models/warm/{stage.key}"))
     parameters = sum(p.numel() for p in model.parameters())
     stage.metrics({"version": version, "parameters": parameters, **metrics})
     say(f"{stage.title}: version {version}, held-out loss {metrics['held_out_loss']}")

@@ -55,6 +55,17 @@ def base_folder(path: str, cache: Path) -> Path:
     return cache
 
 
+def note_origin(path: str, folder: Path) -> None:
+    """Writes `base.json` into a version made from the folder `path`, unless that had one: its name, and the licence its README states."""
+    if (folder / "base.json").is_file():
+        return
+    readme = Path(path) / "README.md"
+    front = readme.read_text(encoding="utf-8", errors="replace").split("---\n") if readme.is_file() else []
+    found = re.search(r"^license: *([\w.-]+)", front[1], re.MULTILINE) if len(front) > 2 and not front[0] else None
+    name = Path(path).resolve().name
+    write_json(folder / "base.json", {"name": name, "source": "a local folder", "license": found[1] if found else "unknown"})
+
+
 def _convert(gguf: Path, folder: Path) -> None:
     if importlib.util.find_spec("gguf") is None:
         raise RatchetError(f"{gguf.name}: reading it needs the package gguf; `pip install 'ratchet-agents[pretrained]'`")

@@ -16,7 +16,7 @@ from ratchet.episodes.template import load_template
 from ratchet.errors import RatchetError
 from ratchet.files import read_json
 from ratchet.models.build import COMPANIONS, load_model, save_model, version_of
-from ratchet.models.pretrained import base_folder, is_package, package_gguf
+from ratchet.models.pretrained import base_folder, is_package, note_origin, package_gguf
 from tests.episodes import chat_templates as chat
 from tests.models import tiny
 
@@ -125,6 +125,20 @@ def test_a_damaged_file_and_two_files_are_refused(package: Path, tmp_path: Path)
     (package / "two.gguf").write_bytes(b"GGUF")
     with pytest.raises(RatchetError, match="2 \\*.gguf files"):
         base_folder("package:tiny-gguf", tmp_path / "base")
+
+
+def test_a_version_says_which_folder_it_was_made_from_and_under_which_licence(tmp_path: Path) -> None:
+    base, version = tmp_path / "My-Base", tmp_path / "version"
+    for folder in (base, version):
+        folder.mkdir()
+    note_origin(str(base), version)
+    assert read_json(version / "base.json") == {"name": "My-Base", "source": "a local folder", "license": "unknown"}
+    note_origin(str(tmp_path), version)  # what is known stays
+    assert read_json(version / "base.json")["name"] == "My-Base"
+    (version / "base.json").unlink()
+    (base / "README.md").write_text("---\nlibrary_name: transformers\nlicense: mit\n---\nlicense: no\n")
+    note_origin(str(base), version)
+    assert read_json(version / "base.json")["license"] == "mit"
 
 
 def test_a_folder_of_ones_own_is_taken_as_it_is(tmp_path: Path) -> None:
