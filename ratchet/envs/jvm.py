@@ -14,6 +14,8 @@ from ratchet.errors import RatchetError
 # hashCode=2 makes identity hashes constant, so that what an engine lists in their order is the same in every process.
 OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:+ExitOnOutOfMemoryError")
 
+LONGEST_ACTION = 400  # characters; no command is nearly as long, and an engine's parser is slow on long ones
+
 
 @cache
 def java() -> str:
@@ -65,3 +67,9 @@ def call(function: Any, *arguments: Any) -> Any:
         if "Trace:" in str(error):  # the JVM answered: there is no such method
             raise
         raise SystemExit(f"the Java engine of this process ended ({type(error).__name__})") from error
+
+
+def one_line(action: str) -> str:
+    """One line of printable characters: what Java takes and what no parser trips over, at most LONGEST_ACTION long."""
+    text = action[:LONGEST_ACTION].encode("utf-8", "replace").decode()
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from ratchet.envs.base import Expert, Task, Turn
-from ratchet.envs.jvm import call, launch
+from ratchet.envs.jvm import call, launch, one_line
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, write_json
 from ratchet.section import Section
@@ -47,7 +47,6 @@ SEEDS = {
 WANDERERS = ("cookingworld", "twc", "coin")  # whose agents walk at random until they find what they look for, or give up
 GOLD_TRIES = 40  # of a wanderer
 GOLD_CHOICE = 3  # of so many tries that came to an end the shortest is taken
-LONGEST_ACTION = 400  # characters; no command is nearly as long, and the engine's parser is slow on long ones
 _TASK_ID = re.compile(r"([a-z]+)(?:\(([^()]*)\))?-(\d+)")
 
 
@@ -110,7 +109,7 @@ class TextWorldExpressEnv:
         if last.done:
             self._last = Turn(last.observation, last.admissible, 0.0, last.score, last.solved, True, False)
             return self._last
-        said = self._said(self._engine.stepJSON, _plain(action))
+        said = self._said(self._engine.stepJSON, one_line(action))
         self._last = _turn(said["observation"].strip(), said, last.score, valid=action.strip() in last.admissible)
         return self._last
 
@@ -168,12 +167,6 @@ class TextWorldExpressEnv:
 
 def _span(seeds: range) -> str:
     return f"{seeds[0]}-{seeds[-1]}"
-
-
-def _plain(action: str) -> str:
-    """One line of printable characters: what Java takes and what no parser trips over."""
-    text = action[:LONGEST_ACTION].encode("utf-8", "replace").decode()
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def _turn(text: str, said: dict[str, Any], before: float, valid: bool) -> Turn:

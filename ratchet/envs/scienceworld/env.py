@@ -8,11 +8,11 @@ from functools import cache
 from typing import overload
 
 from ratchet.envs.base import Task, Turn
+from ratchet.envs.jvm import one_line
 from ratchet.envs.scienceworld.engine import Engine, World, package_version
 from ratchet.errors import RatchetError
 
 NAME = "scienceworld"
-LONGEST_ACTION = 400  # characters; no action is nearly as long, and the engine's parser is slow on long ones
 NOT_UNDERSTOOD = ("No known action matches that input.", "Unknown action.", "It's not clear how to")
 """How the engine begins where an action did nothing. `Ambiguous request` is not among them: it asks which of several things is
 meant, and the number that answers is an action."""
@@ -123,7 +123,7 @@ class ScienceworldEnv:
             self._last = replace(last, reward=0.0, valid=False)
             return self._last
         self.moment += 1
-        observation, points, completed = self._world.step(_plain(action))
+        observation, points, completed = self._world.step(one_line(action))
         done = completed or points < 0
         score = max(0.0, points)
         self._last = Turn(
@@ -146,9 +146,3 @@ class ScienceworldEnv:
     def close(self) -> None:
         """Lets the world go; the JVM ends with its process."""
         self._world = self._last = None
-
-
-def _plain(action: str) -> str:
-    """One line of printable characters: what Java takes and what no parser trips over."""
-    text = action[:LONGEST_ACTION].encode("utf-8", "replace").decode()
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -79,11 +79,12 @@ class ScienceworldExpert:
             return "", self._left.pop(0) if self._left else "look around"
         self._see(turn.observation)
         self._skip()
-        verb, _, thing = (self._left[0] if self._left else "look around").partition(" ")
-        if verb == "look" or (verb == "focus" and not self._here):
+        action = self._left[0] if self._left else "look around"
+        verb, _, thing = action.partition(" ")
+        if action == "look around" or (verb == "focus" and not self._here):
             return f"{self._status()} ; at {self._room} ; look", "look around"
-        walk = takewhile(lambda action: action.startswith(("go to ", "open door to ")), self._left)
-        rooms = [action.removeprefix("go to ") for action in walk if action.startswith("go to ")]
+        walk = takewhile(lambda one: one.startswith(("go to ", "open door to ")), self._left)
+        rooms = [one.removeprefix("go to ") for one in walk if one.startswith("go to ")]
         self._left.pop(0)
         if verb in ("go", "open"):
             return f"{self._way(rooms[-1] if rooms else thing)} ; {verb} {thing.rpartition('to ')[2]}", f"{verb} {thing}"
