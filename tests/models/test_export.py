@@ -24,7 +24,7 @@ from ratchet.rollout.noise import episode_key
 from tests.episodes import chat_templates as chat
 from tests.models import tiny
 
-OBSERVATIONS = ("You see a cabinet 3, and a drawer 1.", " 100 things", "\n\nNothing happens.", "You see a drawer 2.")
+OBSERVATIONS = ("\n\nYou see a cabinet 3, and a drawer 1.", " 100 things", "\n\nNothing happens.", "You see a drawer 2.")
 KINDS = {"special tokens": tiny.tokenizer_folder, "chat": lambda: tiny.chat_folder(chat.QWEN3),
          "gemma": lambda: tiny.chat_folder(chat.GEMMA, chat.GEMMA_TOKENS), "text markers": tiny.foreign_folder}
 CARD: dict[str, Any] = {

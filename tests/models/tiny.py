@@ -42,7 +42,7 @@ def _byte_level(special: tuple[str, ...]) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=280, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.train_from_iterator([*TEXTS, *["\n\n\n"] * 200], trainer)  # line breaks merge, as in most vocabularies
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
     return tokenizer
 
