@@ -37,9 +37,11 @@ def test_a_further_turn_changes_no_earlier_token_and_the_first_turns_are_the_tem
         assert ids[: len(before)] == before
         turns = conversation(number + 1, instruction, system=name != "gemma")
         text = template.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        if number == 0 or name != "qwen3":  # whose template drops earlier thoughts: ours keeps them
+        if number == 0 or name in ("smollm2", "gemma"):
             assert ids == template.tokenizer(text, add_special_tokens=False)["input_ids"]
-        else:
+        elif name == "llama3":  # its two line breaks before a reply are other tokens once a reply follows: what was read stays as it was read
+            assert template.tokenizer.decode(ids) == text
+        else:  # Qwen3's template drops earlier thoughts: ours keeps them
             assert "look" not in text and "look" in template.tokenizer.decode(ids)
         ids += template.replies_ids(REPLIES[number : number + 1])[0] if number < len(REPLIES) else []
     assert template.tokenizer.decode(ids).count(instruction) == 1
