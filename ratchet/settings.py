@@ -36,6 +36,7 @@ class Env(Section):
     options: Any = Field(description="settings of this benchmark alone; they start from its defaults where the name changes")
     code: str | None = Field(description="hash of the code of your own environment, derived by `ratchet run` and `ratchet render`; null = none")
     max_steps: Count = Field(description="turns after which an episode is truncated")
+    max_invalid: Count | None = Field(description="inadmissible actions in a row after which an episode is truncated; null = no such limit")
     max_tokens: int = Field(ge=64, description="tokens of a whole episode, observations included, after which it is truncated")
     max_reply_tokens: int = Field(ge=4, description="tokens of one reply; a longer one is cut and holds no action")
     action_format: Literal["plain", "tagged", "tool"] = Field(
@@ -148,6 +149,7 @@ class WarmStart(Section):
     batch_tokens: Count = Field(description="tokens an optimiser step")
     observation_weight: float = Field(ge=0, le=10, description="weight of the loss on observation tokens beside that on replies")
     warmup_share: Share = Field(description="share of the steps in which the learning rate rises, 0 to 1")
+    floor: Share = Field(description="the learning rate at the end as a share of lr; a model cooled down to 0 is harmed by any further step")
     max_grad_norm: float = Field(gt=0, description="gradients longer than this are scaled to it")
 
     @model_validator(mode="after")
@@ -156,6 +158,15 @@ class WarmStart(Section):
             raise ValueError(
                 f"optimizer: {self.optimizer} cannot be used by trainer=trl, which steps with AdamW; "
                 "set warm_start.optimizer to adamw, or warm_start.trainer to learner"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _trl_cools_down(self) -> WarmStart:
+        if self.trainer == "trl" and self.floor != 0:
+            raise ValueError(
+                f"floor: {self.floor} cannot be used by trainer=trl, whose learning rate ends at 0; "
+                "set warm_start.floor to 0, or warm_start.trainer to learner"
             )
         return self
 
@@ -252,7 +263,9 @@ class EvolveOnline(Section):
     kl_weight: float = Field(ge=0, description="weight of the divergence from the round's start; 0 = none")
     optimizer: Literal["adamw", "muon"] = Field(description="muon works on matrices, with AdamW for the rest")
     lr: float = Field(gt=0, le=1, description="learning rate")
+    warmup: int = Field(ge=0, description="iterations in which the learning rate rises; the first steps of AdamW are the noisiest")
     steps: Count = Field(description="optimiser steps an iteration")
+    average: float = Field(ge=0, lt=1, description="a candidate is a moving average of the weights over iterations, of which this share is kept at each; 0 = none")
     batch_tokens: Count = Field(description="most tokens in one pass of the model; longer batches are split, with the same result")
     max_grad_norm: float = Field(gt=0, description="gradients longer than this are scaled to it")
     keep_every: Count = Field(description="a candidate every so many iterations")

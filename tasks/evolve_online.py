@@ -45,6 +45,7 @@ class _Online:
 
     def __init__(self, stage: Stage) -> None:
         from ratchet.learners.actor import ActorLearner
+        from ratchet.learners.averaging import WeightAverage
         from ratchet.losses.clipped_surrogate import ClippedSurrogate
         from ratchet.losses.kl import ReferenceKL
         from ratchet.models.build import card_of, load_model
@@ -68,6 +69,7 @@ class _Online:
             temperature=own.temperature,
             autocast=stage.settings.learner.autocast,
         )
+        self.average = WeightAverage(self.learner.model, own.average)
         self.reference = None
         if own.kl_weight:
             self.reference = ActorLearner(
@@ -81,7 +83,7 @@ class _Online:
         from ratchet.learners.checkpoint import load_checkpoint, save_checkpoint
 
         stage, own = self.stage, self.settings
-        done = load_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers)
+        done = load_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers, self.average.weights)
         if done is not None:
             self.curve, self.candidates = done["curve"], done["candidates"]
             say(f"{stage.title}: goes on after iteration {len(self.curve)}")
@@ -93,7 +95,8 @@ class _Online:
                     log(name, value, iteration)
                 if iteration % own.keep_every == 0 or iteration == own.iterations:
                     self._keep(iteration)
-                save_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers, {"curve": self.curve, "candidates": self.candidates})
+                progress = {"curve": self.curve, "candidates": self.candidates}
+                save_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers, progress, self.average.weights)
                 bar(iteration, f"success {100 * point['success']:.1f} %, clipped {100 * point['clip_fraction']:.1f} %")
         self._finish()
 
@@ -105,7 +108,9 @@ class _Online:
         episodes, steps = self._play(iteration, chosen, pool)
         batch = credited(episodes, steps, credit=own.credit, reward=own.reward)
         reference = self.reference.logprobs(batch.sequences) if self.reference else None
-        metrics = learn(self.learner, batch, steps=own.steps, lr=own.lr, reference=reference)
+        lr = own.lr * min(1.0, iteration / max(own.warmup, 1))
+        metrics = learn(self.learner, batch, steps=own.steps, lr=lr, reference=reference)
+        self.average.update(self.learner.model)
         if not metrics["logprob_max_diff"] <= LOGPROB_LIMIT:  # NaN included
             raise RuntimeError(
                 f"{self.stage.title} iteration {iteration}: sampler and learner differ by {metrics['logprob_max_diff']:.3g} in log-prob "
@@ -144,7 +149,8 @@ class _Online:
             "action_format": self.stage.settings.env.action_format,
             "params_hash": sha256_json(self.stage.settings.model_dump(mode="json"))[:12],
         }
-        save_model(self.learner.model, self.start, self.stage.out(f"models/rounds/{self.round}/candidates/{name}"), card)
+        with self.average.laid_into(self.learner.model):
+            save_model(self.learner.model, self.start, self.stage.out(f"models/rounds/{self.round}/candidates/{name}"), card)
         self.candidates.append(name)
 
     def _finish(self) -> None:

@@ -135,7 +135,10 @@ def play_shards(
         base = stage.scratch / "parts" / f"{name}-{number:05d}"
         files = base.with_suffix(".episodes.parquet"), base.with_suffix(".steps.parquet")
         if not files[1].exists():
-            episodes, steps = play(jobs[start : start + shard], policy, pool, max_steps=stage.settings.env.max_steps, rows=rows or shard)
+            env = stage.settings.env
+            episodes, steps = play(
+                jobs[start : start + shard], policy, pool, max_steps=env.max_steps, max_invalid=env.max_invalid, rows=rows or shard
+            )
             accept(steps)
             write_table(files[0], "episodes", episodes)
             write_table(files[1], "steps", steps)  # last: its presence says that the pair is whole

@@ -94,6 +94,7 @@ def _train(stage: Stage, model: Any, template: Template, sequences: list[Sequenc
         optimizer=warm.optimizer,
         observation_weight=warm.observation_weight,
         warmup_share=warm.warmup_share,
+        floor=warm.floor,
         max_grad_norm=warm.max_grad_norm,
         seed=stage.settings.seed,
         autocast=stage.settings.learner.autocast,

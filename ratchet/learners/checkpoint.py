@@ -14,8 +14,11 @@ from ratchet.errors import RatchetError
 from ratchet.files import read_json, write_json
 
 
-def save_checkpoint(folder: Path, model: Any, optimizers: list[Any], progress: dict[str, Any]) -> None:
-    """Writes weights, optimiser states and `progress` (data position, counters, curve) into `folder`, whole or not at all."""
+def save_checkpoint(
+    folder: Path, model: Any, optimizers: list[Any], progress: dict[str, Any], average: dict[str, Tensor] | None = None
+) -> None:
+    """Writes weights, optimiser states, `progress` (data position, counters, curve) and an `average` of weights into `folder`, whole
+    or not at all."""
     from safetensors.torch import save_file
 
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
@@ -26,6 +29,8 @@ def save_checkpoint(folder: Path, model: Any, optimizers: list[Any], progress: d
         tensors, values = _flatten(optimizer.state_dict()["state"])
         save_file(tensors, str(part / f"optimizer-{index}.safetensors"))
         write_json(part / f"optimizer-{index}.json", values)
+    if average is not None:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in average.items()}, str(part / "average.safetensors"))
     write_json(part / "progress.json", progress)
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -35,8 +40,8 @@ def save_checkpoint(folder: Path, model: Any, optimizers: list[Any], progress: d
     shutil.rmtree(old, ignore_errors=True)
 
 
-def load_checkpoint(folder: Path, model: Any, optimizers: list[Any]) -> dict[str, Any] | None:
-    """Restores what `save_checkpoint` wrote and returns its progress; None where there is none (or only its predecessor's
+def load_checkpoint(folder: Path, model: Any, optimizers: list[Any], average: dict[str, Tensor] | None = None) -> dict[str, Any] | None:
+    """Restores what `save_checkpoint` wrote (`average` in place) and returns its progress; None where there is none (or only its predecessor's
     half-finished swap, which is then put back)."""
     from safetensors import SafetensorError
 
@@ -46,12 +51,12 @@ def load_checkpoint(folder: Path, model: Any, optimizers: list[Any]) -> dict[str
     if not folder.exists():
         return None
     try:
-        return _restore(folder, model, optimizers)
+        return _restore(folder, model, optimizers, average)
     except (SafetensorError, OSError) as error:
         raise RatchetError(f"{folder}: a damaged checkpoint ({error}); delete the folder to start this stage anew") from error
 
 
-def _restore(folder: Path, model: Any, optimizers: list[Any]) -> dict[str, Any]:
+def _restore(folder: Path, model: Any, optimizers: list[Any], average: dict[str, Tensor] | None) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     state = load_file(str(folder / "model.safetensors"))
@@ -65,6 +70,9 @@ def _restore(folder: Path, model: Any, optimizers: list[Any]) -> dict[str, Any]:
         full = optimizer.state_dict()
         full["state"] = _unflatten(tensors, values)
         optimizer.load_state_dict(full)
+    if average is not None:
+        for name, tensor in load_file(str(folder / "average.safetensors")).items():
+            average[name].copy_(tensor)
     return read_json(folder / "progress.json")
 
 

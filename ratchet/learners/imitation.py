@@ -26,6 +26,7 @@ class ImitationSettings:
     optimizer: str
     observation_weight: float
     warmup_share: float
+    floor: float
     max_grad_norm: float
     seed: int
     autocast: str = "none"
@@ -89,7 +90,7 @@ def imitate(
         if index < at:
             continue
         share = result.tokens / settings.tokens
-        update = learner.update(batch, settings.lr * schedule(share, settings.warmup_share))
+        update = learner.update(batch, settings.lr * schedule(share, settings.warmup_share, settings.floor))
         result.steps += 1
         result.tokens += sum(len(one.ids) for one in batch)
         result.skipped_steps += update.skipped

@@ -48,6 +48,7 @@ class _Running:
     id: str
     turn: Turn
     steps: list[dict[str, Any]] = field(default_factory=list)
+    invalid: int = 0  # actions in a row that did nothing because they were not admissible
 
 
 def play(
@@ -57,11 +58,13 @@ def play(
     *,
     max_steps: int,
     rows: int,
+    max_invalid: int | None = None,
     on_episode: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """Plays one shard on `rows` rows; returns its (episodes, steps) tables.
 
-    An environment that crashed or hung ends its episode as `error`; the caller decides how many of those are too many.
+    An episode is truncated after `max_steps` turns, and after `max_invalid` inadmissible actions in a row. An environment that
+    crashed or hung ends its episode as `error`; the caller decides how many of those are too many.
     """
     waiting = list(reversed(jobs))
     running: dict[int, _Running] = {}
@@ -95,7 +98,7 @@ def play(
                 finish(row, error=f"{result.kind}: {result.reason}")
             elif result.done:
                 finish(row)
-            elif len(running[row].steps) >= max_steps:
+            elif len(running[row].steps) >= max_steps or running[row].invalid == max_invalid:
                 finish(row, truncated=True)
     return table_of("episodes", episodes), table_of("steps", steps)
 
@@ -148,6 +151,7 @@ def _advance(one: _Running, reply: Reply, result: Turn | Failure, policy: Policy
     )
     if not failed:
         one.turn = result
+        one.invalid = 0 if result.valid else one.invalid + 1
 
 
 def _episode_row(one: _Running, policy: Policy, *, truncated: bool, error: str | None) -> dict[str, Any]:

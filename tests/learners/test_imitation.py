@@ -19,7 +19,7 @@ from ratchet.learners.imitation import ImitationSettings, batches, imitate
 from ratchet.losses.likelihood import Likelihood
 from tests.models import tiny
 
-SETTINGS = ImitationSettings(tokens=1500, batch_tokens=120, lr=3e-3, optimizer="muon", observation_weight=0.3, warmup_share=0.1,
+SETTINGS = ImitationSettings(tokens=1500, batch_tokens=120, lr=3e-3, optimizer="muon", observation_weight=0.3, warmup_share=0.1, floor=0.0,
                              max_grad_norm=1.0, seed=3, checkpoint_every=4, log_every=1)
 TRAIN, HELD_OUT = tiny.sequences(12), tiny.sequences(3, seed=9)
 

@@ -15,7 +15,7 @@ from ratchet.learners.trl_imitation import imitate_with_trl, make_trainer, rows
 from ratchet.losses.likelihood import Likelihood
 from tests.models import tiny
 
-SETTINGS = ImitationSettings(tokens=600, batch_tokens=100, lr=3e-3, optimizer="adamw", observation_weight=0.0, warmup_share=0.0,
+SETTINGS = ImitationSettings(tokens=600, batch_tokens=100, lr=3e-3, optimizer="adamw", observation_weight=0.0, warmup_share=0.0, floor=0.0,
                              max_grad_norm=1.0, seed=1, log_every=1)
 
 
