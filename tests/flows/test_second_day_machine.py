@@ -58,7 +58,7 @@ def test_costs_follow_the_settings() -> None:
     assert one["evolve_online@1"].size == pytest.approx(episodes * turns * 10 * 10 + 2 * 4000)
     assert costs("evolve_online.iterations=4")["evolve_online@1"].seconds > one["evolve_online@1"].seconds
     assert costs("evolve_online.kl_weight=0.1")["evolve_online@1"].seconds > one["evolve_online@1"].seconds
-    assert costs("warm_start.trainer=trl", "warm_start.observation_weight=0", "warm_start.optimizer=adamw")["warm_start@actor"].seconds > 15
+    assert costs("warm_start.trainer=trl", "warm_start.observation_weight=0", "warm_start.optimizer=adamw", "warm_start.floor=0")["warm_start@actor"].seconds > 15
     assert sum(cost.seconds for cost in costs("rounds=4").values()) > sum(cost.seconds for cost in one.values())
 
 

@@ -58,7 +58,7 @@ def test_it_learns_what_was_shown_and_stops_at_its_budget(tmp_path: Path) -> Non
     assert result.held_out_loss == result.curve[-1]["held_out_loss"] and np.isfinite(result.held_out_loss)
 
 
-@pytest.mark.parametrize("changes", [{"observation_weight": 0.0}, {"warmup_share": 0.5}, {"seed": 4}, {"lr": 1e-3}, {"max_grad_norm": 0.01},
+@pytest.mark.parametrize("changes", [{"observation_weight": 0.0}, {"warmup_share": 0.5}, {"floor": 0.5}, {"seed": 4}, {"lr": 1e-3}, {"max_grad_norm": 0.01},
                                      {"batch_tokens": 60}, {"optimizer": "adamw"}, {"autocast": "bf16"}])
 def test_every_setting_has_an_effect(tmp_path: Path, changes: dict[str, Any]) -> None:
     settings = replace(SETTINGS, tokens=500)

@@ -48,9 +48,10 @@ def language_model(rows: int = 8, max_tokens: int = 120, max_reply_tokens: int =
                                max_reply_tokens=max_reply_tokens)
 
 
-def run(policy: Any, jobs: list[Job], workers: int = 1, rows: int = 8, max_steps: int = 6, environment: str = "make", goal: int = 5) -> tuple[pa.Table, pa.Table]:
+def run(policy: Any, jobs: list[Job], workers: int = 1, rows: int = 8, max_steps: int = 6, environment: str = "make", goal: int = 5,
+        max_invalid: int | None = None) -> tuple[pa.Table, pa.Table]:
     with EnvPool(f"tests.envs.toy:{environment}", {"goal": goal} if environment == "make" else {}, workers, 5.0) as pool:
-        return play(jobs, policy, pool, max_steps=max_steps, rows=rows)
+        return play(jobs, policy, pool, max_steps=max_steps, rows=rows, max_invalid=max_invalid)
 
 
 def jobs(count: int, samples: int = 1, seed: int = 1) -> list[Job]:
@@ -82,6 +83,13 @@ def test_the_last_allowed_step_may_still_solve_the_task() -> None:
     episodes, _ = run(scripted("up"), jobs(1), max_steps=5)
     [row] = episodes.to_pylist()
     assert (row["solved"], row["terminated"], row["truncated"], row["n_steps"]) == (True, True, False, 5)
+
+
+def test_so_many_inadmissible_actions_in_a_row_truncate_an_episode_and_a_good_one_between_begins_anew() -> None:
+    actions = ["dance", "sing", "up", "dance", "sing", "dance", "up"]
+    for limit, steps, truncated in ((3, 6, True), (2, 2, True), (None, 7, False), (4, 7, False)):
+        [row] = run(scripted(*actions), jobs(1), max_steps=9, goal=2, max_invalid=limit)[0].to_pylist()
+        assert (row["n_steps"], row["truncated"], row["solved"]) == (steps, truncated, not truncated), limit
 
 
 def test_a_task_that_cannot_be_reset_is_an_error_episode_and_the_others_go_on() -> None:

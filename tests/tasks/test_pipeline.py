@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from ratchet.episodes.files import read_table, write_table
 from ratchet.errors import RatchetError
 from ratchet.evaluation.compare import compare
-from ratchet.settings import load
+from ratchet.settings import dump_params, load, render_params
 from tasks.common import Stage
 from tests.tasks.conftest import CHECKOUT, THREADS, lay, order, run_all, run_stage
 
@@ -142,6 +142,16 @@ def test_a_stage_that_was_killed_goes_on_and_ends_with_the_same_bytes(copy: Path
     assert not (copy / "models" / "rounds" / "2" / "candidates").exists()
     run_stage(copy, "evolve_online", "2")
     assert digests(copy) == before
+
+
+@pytest.mark.parametrize("change", ["evolve_online.average=0.0", "evolve_online.warmup=4", "evolve_online.steps=3", "env.max_invalid=1"])
+def test_settings_of_online_learning_reach_the_candidates(finished: Path, copy: Path, change: str) -> None:
+    from ratchet.yaml_files import read_yaml
+
+    (copy / "params.yaml").write_text(dump_params(render_params(read_yaml(copy / "params.yaml"), {}, [change])))
+    run_stage(copy, "evolve_online", "1")
+    path = Path("models/rounds/1/candidates/iter-002/model.safetensors")
+    assert (copy / path).read_bytes() != (finished / path).read_bytes()
 
 
 def _environment() -> dict[str, str]:
