@@ -18,7 +18,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-LINK = re.compile(r"(\]\()((?:\.\./)+[^)\s#]*|(?:\.\./)*\.\./)(?=[)#])")
+LINK = re.compile(r"(\]\()((?:\.\./)+[^)\s#]*)(?=[)#])")
+NOTEBOOK = re.compile(r"(\]\([^):\s]+)\.ipynb\)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".md": "markdown", ".toml": "toml", ".cff": "yaml", ".j2": "jinja"}
 PAGES = {"README.md": "index.md"}
 """Files of the checkout that the site tells in its own way."""
@@ -48,14 +49,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links to what lies outside docs/ into links to the pages made for it."""
+    """Turns links to notebooks and to what lies outside docs/ into links to the pages made for them."""
     here = page.file.src_uri
 
     def lead(path: str) -> str:
         target = PAGES.get(path) or _page_of(path, _root(config) / path)
         return posixpath.relpath(target, posixpath.dirname(here) or ".")
 
-    return markdown if here.startswith("source/") else _relink(here, markdown, lead)
+    return markdown if here.startswith("source/") else NOTEBOOK.sub(r"\1.md)", _relink(here, markdown, lead))
 
 
 def _root(config: MkDocsConfig) -> Path:
