@@ -86,3 +86,10 @@ def test_modules_that_pages_run_exist() -> None:
     shown = of("python -m")
     assert shown
     assert [one for one in shown if not one[1][0].isupper() and one[1][0] != "tasks.NAME" and find_spec(one[1][0]) is None] == []
+
+
+def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
+    for page in (CHECKOUT / "README.md", CHECKOUT / "benchmarks" / "README.md"):
+        targets = [target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")) if "://" not in target]
+        assert targets, page
+        assert [target for target in targets if not (page.parent / target).exists()] == []
