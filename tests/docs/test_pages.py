@@ -93,3 +93,11 @@ def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
         targets = [target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")) if "://" not in target]
         assert targets, page
         assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_index_of_methods_names_functions_where_they_are() -> None:
+    rows = (CHECKOUT / "docs" / "methods.md").read_text(encoding="utf-8").splitlines()
+    named_here = [(path, name) for row in rows for path, name in re.findall(r"`(ratchet/[\w/]+\.py)`\]\(\S+\) `(\w+)`", row)]
+    assert len(named_here) > 8
+    for path, name in named_here:
+        assert re.search(rf"^(?:def|class) {name}\b", (CHECKOUT / path).read_text(encoding="utf-8"), re.MULTILINE), (path, name)
