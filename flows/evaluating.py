@@ -14,7 +14,7 @@ from typing import Any
 
 from flows.keys import in_environment
 from ratchet.envs.base import Task
-from ratchet.envs.benchmarks import benchmark
+from ratchet.envs.benchmarks import benchmark, look_in
 from ratchet.episodes.files import write_table
 from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import Panel, make_panel, read_panel, write_panel
@@ -52,6 +52,7 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
         raise RatchetError(f"--tasks {tasks}: is not a count from 1; leave it out to play the whole panel")
     player = _served(root, version.removeprefix(VERSION)) if version.startswith(VERSION) else _recorded(root, version)
     name, _, pattern = (env or "").partition("/")
+    look_in(root)  # an environment of one's own may be younger than the version's run
     settings = load(player.run / "params.yaml")
     own = name in ("", settings.env.name)
     if not own:
