@@ -11,7 +11,7 @@ import json
 import logging
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -63,16 +63,11 @@ def _root(config: MkDocsConfig) -> Path:
     return Path(config.docs_dir).parent
 
 
-def _outside(here: str, markdown: str) -> Iterator[str]:
+def _outside(here: str, markdown: str) -> list[str]:
     """Paths in the checkout of what a page links to outside docs/."""
     found: list[str] = []
-
-    def note(path: str) -> str:
-        found.append(path)
-        return path
-
-    _relink(here, markdown, note)
-    return iter(found)
+    _relink(here, markdown, lambda path: found.append(path) or path)
+    return found
 
 
 def _relink(here: str, markdown: str, change: Callable[[str], str]) -> str:
@@ -88,8 +83,8 @@ def _page_of(path: str, source: Path) -> str:
 
 
 def _shown_in(folder: Path) -> list[Path]:
-    """Files of a folder that a reader may want, its subfolders' Python files not among them: those have pages of their own."""
-    return sorted(one for one in folder.iterdir() if one.suffix in LANGUAGES and one.name != "__init__.py")
+    """What a reader may want to see of a folder: packages, and files of a known kind."""
+    return sorted(one for one in folder.iterdir() if (one / "__init__.py").is_file() or (one.suffix in LANGUAGES and one.name != "__init__.py"))
 
 
 def _source(path: str, source: Path) -> str:
@@ -100,12 +95,13 @@ def _source(path: str, source: Path) -> str:
 
 def _listing(path: str, folder: Path) -> str:
     lines = [f"# {path}/", "", "| file | what it is |", "|---|---|"]
-    lines += [f"| [`{one.name}`]({one.name}.md) | {_summary(one)} |" for one in _shown_in(folder)]
+    lines += [f"| [`{one.name}`]({_page_of(one.name, one).removeprefix('source/')}) | {_summary(one)} |" for one in _shown_in(folder)]
     return "\n".join(lines) + "\n"
 
 
 def _summary(source: Path) -> str:
-    """The first sentence of a module, or the first comment of a file."""
+    """The first paragraph of a module's or package's docstring, or the first line of another file."""
+    source = source / "__init__.py" if source.is_dir() else source
     text = source.read_text(encoding="utf-8")
     said = ast.get_docstring(ast.parse(text)) or "" if source.suffix == ".py" else text.partition("\n")[0].lstrip("#{ ").strip()
     return said.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
