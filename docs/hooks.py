@@ -39,8 +39,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             continue
         shown.add(path)
         source = _root(config) / path
-        if not source.exists():
-            log.warning(f"{linked_from} links to {path}, which does not exist")
+        if path.startswith("..") or not source.exists():
+            log.warning(f"{linked_from} links to {path}, which is not in the checkout")
             continue
         files.append(File.generated(config, _page_of(path, source), content=_listing(path, source) if source.is_dir() else _source(path, source)))
         if source.is_dir():

@@ -41,7 +41,7 @@ def play(
 
     - `ratchet play alfworld/look_at_obj_in_light --seed 3`
 
-    - `printf '?\nlook\n.\n' | ratchet play` — without a terminal
+    - `printf '?\\nlook\\n.\\n' | ratchet play` — without a terminal
     """
     from flows.playing import play as begin
 
