@@ -149,7 +149,7 @@ def test_a_workspace_that_was_just_made_is_about_to_run(inside: Path, capsys: py
     assert call(capsys, "gc", "--keep", "-1")[0] == 2
 
 
-@pytest.mark.parametrize(("pid", "at_work"), [(os.getpid(), True), (2**22 + 1, False)])
+@pytest.mark.parametrize(("pid", "at_work"), [(os.getpid(), True), (2**22 + 1, False)], ids=["here", "gone"])
 def test_a_bare_dvc_process_counts_as_a_run(tmp_path: Path, pid: int, at_work: bool) -> None:
     note = tmp_path / ".dvc/tmp/rwlock"
     note.parent.mkdir(parents=True)
