@@ -153,30 +153,17 @@ class WarmStart(Section):
     max_grad_norm: float = Field(gt=0, description="gradients longer than this are scaled to it")
 
     @model_validator(mode="after")
-    def _trl_has_its_own_optimizer(self) -> WarmStart:
-        if self.trainer == "trl" and self.optimizer != "adamw":
-            raise ValueError(
-                f"optimizer: {self.optimizer} cannot be used by trainer=trl, which steps with AdamW; "
-                "set warm_start.optimizer to adamw, or warm_start.trainer to learner"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _trl_cools_down(self) -> WarmStart:
-        if self.trainer == "trl" and self.floor != 0:
-            raise ValueError(
-                f"floor: {self.floor} cannot be used by trainer=trl, whose learning rate ends at 0; "
-                "set warm_start.floor to 0, or warm_start.trainer to learner"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _trl_has_one_loss(self) -> WarmStart:
-        if self.trainer == "trl" and self.observation_weight != 0:
-            raise ValueError(
-                f"observation_weight: {self.observation_weight} cannot be used by trainer=trl, which has a loss on replies only; "
-                "set warm_start.observation_weight to 0, or warm_start.trainer to learner"
-            )
+    def _trl_has_ways_of_its_own(self) -> WarmStart:
+        for key, way, why in (
+            ("optimizer", "adamw", "which steps with AdamW"),
+            ("floor", 0, "whose learning rate ends at 0"),
+            ("observation_weight", 0, "which has a loss on replies only"),
+        ):
+            value = getattr(self, key)
+            if self.trainer == "trl" and value != way:
+                raise ValueError(
+                    f"{key}: {value} cannot be used by trainer=trl, {why}; set warm_start.{key} to {way}, or warm_start.trainer to learner"
+                )
         return self
 
 
