@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import hmac
+import logging
 import os
 import secrets
 import sys
@@ -33,6 +34,8 @@ from ratchet.engines.base import Engine, Generated
 from ratchet.episodes.template import Template
 from ratchet.errors import RatchetError
 from ratchet.models.pretrained import PACKAGE, base_folder
+
+log = logging.getLogger(__name__)
 
 BATCH_WAIT_S = 0.005  # after a first request, for others that came at the same time
 DEFAULT_TOKENS = 256
@@ -191,7 +194,11 @@ def create_app(engine: Engine, template: Template, *, name: str, context: int, k
         if len(ids) + limit > context:
             raise HTTPException(400, f"{len(ids)} tokens and a reply of {limit} exceed this model's maximum context length of {context}")
         seed = secrets.randbits(64) if asked.seed is None else asked.seed
-        return await batcher.generate(Wanted(ids, limit, asked.temperature, seed))
+        try:
+            return await batcher.generate(Wanted(ids, limit, asked.temperature, seed))
+        except Exception as error:  # uncaught, it would also close the connection of the client
+            log.exception("the engine failed")
+            raise HTTPException(500, f"the engine failed: {type(error).__name__}; the server's log has more") from None
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_a_stage_is_retried_only_when_dvc_is_locked(prefect_api: dict[str, str],
 
     calls: list[str] = []
 
-    def run_stage(folder: Path, name: str, on_line: object) -> StageResult:
+    def run_stage(folder: Path, name: str, on_line: object, keys: object) -> StageResult:
         calls.append(name)
         if name == "broken":
             raise StageFailed("broken")
