@@ -39,7 +39,7 @@ def fill(page: Tab, name: str, tag: str, value: str) -> None:
 
 
 def click(page: Tab, label: str) -> None:
-    found = f"[...document.querySelectorAll('button, a, [role=tab]')].find(e => e.innerText.trim() === '{label}')"
+    found = f"[...document.querySelectorAll('button, a, .p-tab')].find(e => e.innerText.trim() === '{label}')"
     until(lambda: page.evaluate(f"(() => {{ const e = {found}; if (e) e.click(); return !!e }})()"), f"a button {label}")
 
 
@@ -63,12 +63,15 @@ def test_form_run_artifacts(served: Served, client: Any, tmp_path: Path) -> None
         until(lambda: client.read_flow_run(run.id).state.is_final(), "the run's end")
         assert client.read_flow_run(run.id).state.name == "Completed"
 
-        visit(page, f"{served.url}/runs/flow-run/{run.id}?tab=Artifacts")
+        visit(page, f"{served.url}/runs/flow-run/{run.id}")
+        click(page, "Artifacts")
         until(lambda: all(key in text(page).lower() for key in ("progress", "evaluation-1", "decision-1", "report")), "the artifacts")
+        keep(page, "prefect-artifacts", tmp_path)
+        (report,) = [one for one in client.read_artifacts() if one.key == "report" and one.flow_run_id == run.id]
+        visit(page, f"{served.url}/artifacts/artifact/{report.id}")
         link = until(
             lambda: page.evaluate("[...document.querySelectorAll('a')].map(e => e.href).find(e => e.endsWith('report.html'))"), "a link"
         )
-        keep(page, "prefect-artifacts", tmp_path)
         (folder,) = served.checkout.glob("runs/smoke-*")
         assert link.startswith("http://127.0.0.1:") and folder.name in link
         visit(page, link)
