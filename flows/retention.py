@@ -85,7 +85,8 @@ def make_plan(checkout: Path, keep: int, locks: ExitStack) -> Plan:
     here_runs = not _hold(checkout, locks)
     kept, old = held[len(held) - min(keep, len(held)) :], held[: len(held) - min(keep, len(held))]
     protected = protected_folders(checkout)
-    found = [_old(checkout, run.run_id, run.workspace, protected) for run in old]
+    outcomes = _outcomes(checkout, set(protected.values()))
+    found = [_old(run.run_id, run.workspace, protected, outcomes) for run in old]
     plan = Plan([run.run_id for run in kept], [run.run_id for run in running], [one for one in found if one.files])
     if running or here_runs:
         plan.left_alone = "a run is on, so the shared cache is left for another time"
@@ -132,16 +133,16 @@ def dead_objects(cache: Path, live: set[str]) -> list[Path]:
     return sorted(found)
 
 
-def _old(checkout: Path, run_id: str, folder: Path, protected: dict[Path, str]) -> Old:
+def _outcomes(checkout: Path, versions: set[str]) -> set[Path]:
+    """Files with the outcomes of `versions`."""
+    cards = [card for card in read_cards(checkout / "registry") if card["version"] in versions]
+    return {(checkout / entry["outcomes"]).resolve() for card in cards for entry in card["evaluations"]}
+
+
+def _old(run_id: str, folder: Path, protected: dict[Path, str], outcomes: set[Path]) -> Old:
     models = {path: version for path, version in protected.items() if path.is_relative_to(folder.resolve()) and (path / "ratchet.json").is_file()}
     if not models:
         return Old(run_id, folder, [], [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()])
-    outcomes = {
-        (checkout / entry["outcomes"]).resolve()
-        for card in read_cards(checkout / "registry")
-        if card["version"] in protected.values()
-        for entry in card["evaluations"]
-    }
     files = [path for name in FREED for path in (folder / name).rglob("*") if path.is_file() or path.is_symlink()]
     return Old(run_id, folder, sorted(set(models.values())), [path for path in files if not _stays(path, folder, set(models), outcomes)])
 
