@@ -14,7 +14,6 @@ import pyarrow as pa
 from flows.quiet import STAGE
 from ratchet.envs.benchmarks import benchmark, open_pool
 from ratchet.episodes.files import write_table
-from ratchet.errors import RatchetError
 from ratchet.rollout.play import Job, play
 from ratchet.settings import Pretrained, Settings
 
@@ -56,6 +55,8 @@ class Speed:
 
 def measure(settings: Settings, scratch: Path, say: Any) -> Speed:
     """All of it, in `scratch`; `say` gets a line before each part. Raises RatchetError where the settings cannot run here."""
+    from tasks.rollouts import expert_or_random
+
     say("how long a stage takes to start")
     start_s, suite_s = _import_s("torch, transformers, pyarrow"), _import_s("great_expectations")
     say(f"games and an expert of {settings.env.name}")
@@ -65,7 +66,7 @@ def measure(settings: Settings, scratch: Path, say: Any) -> Speed:
     began = time.monotonic()
     tasks = benchmark(settings.env.name).prepare(games, settings.env, counts, settings.seed)
     game_s = (time.monotonic() - began) / sum(map(len, tasks.values()))
-    policy, has_expert = _speaker(settings, games)
+    policy, no_expert = expert_or_random(settings, games)
     jobs = [Job(task, settings.seed) for task in tasks["train"][:GAMES]]
     with open_pool(games, settings.env, ["train"], admissible=policy.needs_admissible) as pool:
         play(jobs[:2], policy, pool, max_steps=2, rows=2)  # worker processes start here
@@ -87,18 +88,9 @@ def measure(settings: Settings, scratch: Path, say: Any) -> Speed:
         turn_bytes=_size(scratch / "demonstrations") / steps.num_rows,
         start_s=start_s,
         suite_s=suite_s,
-        has_expert=has_expert,
+        has_expert=no_expert is None,
         actors=actors,
     )
-
-
-def _speaker(settings: Settings, games: Path) -> tuple[Any, bool]:
-    from tasks.rollouts import expert_policy, random_policy
-
-    try:
-        return expert_policy(settings, games), True
-    except RatchetError:  # the benchmark has none
-        return random_policy(settings), False
 
 
 def _actor(settings: Settings, name: str, scratch: Path, jobs: list[Job]) -> ActorSpeed:

@@ -48,7 +48,7 @@ def run(
 
     - `ratchet run` — the quickstart, minutes on two cores
 
-    - `ratchet run --set rounds=3 --set evolve_online.lr=1e-4` — three rounds, another learning rate
+    - `ratchet run --set rounds=3 --set evolve_online.lr=2e-4` — three rounds, another learning rate
 
     - `ratchet run --preset alfworld` — full rooms
 

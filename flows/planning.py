@@ -24,7 +24,6 @@ from ratchet.settings import Settings, parse
 LONGER = 0.25  # a model's episode is taken to be the expert's and so much of the way to the limit of turns
 SCORING = 1 / 3  # a forward pass alone, of an update
 TRL = 2.5  # TRL's trainer beside ours (0.68 s a step where ours takes 0.27)
-TOKENIZER_GAMES = 2000
 AFTER_ROUNDS = ("final", "report", "seal")
 SUITES = ("check", "decide")  # stages that load the quality suite
 MIB = 2**20
@@ -110,8 +109,10 @@ def _expert(speed: Speed, episodes: float) -> Cost:
 
 
 def _prepare(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    from tasks.prepare import tokenizer_games
+
     games = sum(settings.prepare.games.model_dump().values())
-    speaking = min(TOKENIZER_GAMES, settings.demonstrate.episodes or TOKENIZER_GAMES, settings.prepare.games.train)
+    speaking = min(tokenizer_games(settings), settings.prepare.games.train)
     return Cost(games * speed.game_s + _expert(speed, speaking).seconds, games * speed.game_bytes)
 
 

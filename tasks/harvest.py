@@ -30,8 +30,6 @@ from tasks.rollouts import (
     share_counts,
 )
 
-SCRIPTED = ("expert", "random")
-
 
 def run(stage: Stage) -> None:
     """Writes data/rounds/K/harvest."""

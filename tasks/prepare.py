@@ -8,14 +8,12 @@ from pathlib import Path
 from ratchet.envs.base import Task
 from ratchet.envs.benchmarks import benchmark, open_pool
 from ratchet.episodes.tokenizer import train_tokenizer
-from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import make_panel, write_panel
 from ratchet.files import write_json
-from ratchet.policies.base import Policy
 from ratchet.rollout.play import Job, play
 from ratchet.settings import Settings
 from tasks.common import SKIPPED, Stage, main, say
-from tasks.rollouts import expert_policy, random_policy
+from tasks.rollouts import expert_or_random
 
 TOKENIZER_GAMES = 2000  # an expert's episodes on so many training games, or as many as it demonstrates, are the tokenizer's text
 
@@ -45,9 +43,11 @@ def _tokenizer(stage: Stage, games: Path, train: Sequence[Task]) -> int | None:
     if settings.prepare.vocab_size is None:
         write_json(stage.out("models/tokenizer") / SKIPPED, {"skipped": "prepare.vocab_size is null: no actor is from scratch"})
         return None
-    speaker = _speaker(settings, games)
+    speaker, no_expert = expert_or_random(settings, games)
+    if no_expert:
+        say(f"prepare: {no_expert}; the tokenizer is made of random episodes")
     with open_pool(games, settings.env, ["train"], admissible=speaker.needs_admissible) as pool:
-        jobs = [Job(task, settings.seed) for task in train[: min(TOKENIZER_GAMES, settings.demonstrate.episodes or TOKENIZER_GAMES)]]
+        jobs = [Job(task, settings.seed) for task in train[: tokenizer_games(settings)]]
         _, steps = play(jobs, speaker, pool, max_steps=settings.env.max_steps, rows=256)
     texts = steps["observation"].to_pylist() + steps["reply"].to_pylist()
     size = train_tokenizer(texts, settings.prepare.vocab_size, stage.out("models/tokenizer"))
@@ -55,13 +55,9 @@ def _tokenizer(stage: Stage, games: Path, train: Sequence[Task]) -> int | None:
     return size
 
 
-def _speaker(settings: Settings, games: Path) -> Policy:
-    """Whose episodes are the tokenizer's text: the expert, or a random walk where the benchmark has none."""
-    try:
-        return expert_policy(settings, games)
-    except RatchetError as reason:
-        say(f"prepare: {reason}; the tokenizer is made of random episodes")
-        return random_policy(settings)
+def tokenizer_games(settings: Settings) -> int:
+    """The most training games whose episodes are the tokenizer's text."""
+    return min(TOKENIZER_GAMES, settings.demonstrate.episodes or TOKENIZER_GAMES)
 
 
 if __name__ == "__main__":

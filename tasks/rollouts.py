@@ -38,6 +38,14 @@ def expert_policy(settings: Settings, games: Path, slip_rate: float = 0.0) -> Po
     return ScriptedPolicy(player, policy_id="expert", version="expert", action_format=form, needs_admissible=listed)
 
 
+def expert_or_random(settings: Settings, games: Path) -> tuple[Policy, str | None]:
+    """The expert; where the benchmark has none, a random walk and what was said about the expert."""
+    try:
+        return expert_policy(settings, games), None
+    except RatchetError as reason:
+        return random_policy(settings), str(reason)
+
+
 def random_policy(settings: Settings) -> Policy:
     from ratchet.policies.random_valid import RandomPolicy
 

@@ -17,13 +17,15 @@ from flows.quiet import prepare_prefect
 prepare_prefect()
 
 CHECKOUT = Path(__file__).parents[2]
-DVC_YAML = """
+PREPARE = """
 stages:
   prepare:
     cmd: python stage.py prepare data/prepare
     deps: [stage.py]
     params: [seed]
     outs: [data/prepare]
+"""  # how every pipeline of these tests begins
+DVC_YAML = PREPARE + """\
   evaluate:
     foreach: ${evaluations}
     do:

@@ -21,16 +21,10 @@ from flows.stages import StageLocked, StageResult
 from flows.view import View, watching
 from ratchet.errors import RatchetError
 from ratchet.store import outbox
-from tests.flows.conftest import FakeSync, make_checkout
+from tests.flows.conftest import PREPARE, FakeSync, make_checkout
 
 ORDER = ["prepare", "evaluate@0", "evaluate@1", "decide@1", "report", "seal"]
-SHORT = """
-stages:
-  prepare:
-    cmd: python stage.py prepare data/prepare
-    deps: [stage.py]
-    params: [seed]
-    outs: [data/prepare]
+SHORT = PREPARE + """\
   seal:
     cmd: python stage.py seal reports/seal.json
     deps: [stage.py, data/prepare, waivers.yaml]

@@ -154,7 +154,7 @@ def test_a_stage_that_was_killed_goes_on_and_ends_with_the_same_bytes(copy: Path
     shutil.rmtree(copy / "data" / "rounds" / "2" / "online")
     code = SPREAD + (
         "import os, sys; from pathlib import Path; import tasks.evolve_online as t; from tasks.common import Stage; "
-        "from ratchet.settings import load; keep = t._Online._keep; "
+        "from ratchet.settings import load; "
         "t._Online._iterate = (lambda old: lambda self, i, pool: os._exit(9) if i == 2 else old(self, i, pool))(t._Online._iterate); "
         "root = Path.cwd(); t.run(Stage(root, load(root / 'params.yaml'), 'evolve_online', '2'))"
     )

@@ -16,18 +16,12 @@ from typing import Any, TypeVar
 import pytest
 
 from ratchet.files import write_bytes
-from tests.flows.conftest import CHECKOUT, make_checkout
+from tests.flows.conftest import CHECKOUT, PREPARE, make_checkout
 from tests.store import fabricate
 
 T = TypeVar("T")
 PATIENCE_S = 240.0  # a Prefect server takes 15 s to start and a flow run 5, but all cores may be busy
-STAGES = """
-stages:
-  prepare:
-    cmd: python stage.py prepare data/prepare
-    deps: [stage.py]
-    params: [seed]
-    outs: [data/prepare]
+STAGES = PREPARE + """\
   fetch:
     cmd: cp -r {made}/models .
     deps: [data/prepare]
