@@ -88,7 +88,7 @@ class Client:
     def close(self) -> None:
         """Closes the connections and ends the thread; a second call does nothing."""
         if self._thread.is_alive():
-            self._run(self._http.aclose())
+            self._run(self._finish())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -118,6 +118,13 @@ class Client:
         # A proxy of the environment is for other machines, and a key in somebody's .netrc is not meant for us.
         limits = httpx.Limits(max_connections=self.settings.concurrency)
         return httpx.AsyncClient(headers=headers, timeout=None, follow_redirects=False, trust_env=not is_here, limits=limits)
+
+    async def _finish(self) -> None:
+        asking = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in asking:  # those of a call that was interrupted
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await self._http.aclose()
 
     async def _ask_all(self, requests: Sequence[Request], on_answer: Callable[[int, Answer | Failed], None]) -> list[Answer | Failed]:
         async def one(index: int, request: Request) -> Answer | Failed:

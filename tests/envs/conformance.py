@@ -132,16 +132,3 @@ def resident_mb(pid: int) -> float:
     """Memory of one process, in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def group(leader: int) -> list[int]:
-    """The processes of a worker: itself and what it started."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[2]) == leader and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return sorted(found)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -13,7 +11,8 @@ from ratchet.envs.base import Task, Turn
 from ratchet.envs.pool import Failure
 from ratchet.errors import RatchetError
 from ratchet.policies.random_valid import RandomPolicy
-from tests.envs.conformance import CASES, Case, Prepared, group, prepare, prepared, resident_mb, walk
+from tests.envs.conformance import CASES, Case, Prepared, prepare, prepared, resident_mb, walk
+from tests.envs.processes import group, stop
 
 SPLITS = ("train", "seen", "select", "confirm", "test")
 HOSTILE = {
@@ -139,7 +138,8 @@ def test_a_worker_that_hangs_is_replaced_and_its_episodes_go_on(one: Prepared) -
         players = [RandomPolicy(0, task.task_id) for task in tasks]
         for t in range(3):
             if t == 2:
-                os.killpg(pool.pids()[0], signal.SIGSTOP)  # whatever it started hangs with it
+                for process in group(pool.pids()[0]):  # whatever it started hangs with it
+                    stop(process)
             rows = [row for row in range(3) if len(expected[row]) > t + 1]
             turns = pool.step(rows, [players[row].act(expected[row][t])[1] for row in rows])
             assert turns == [expected[row][t + 1] for row in rows]

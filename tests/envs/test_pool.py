@@ -17,6 +17,7 @@ from ratchet.envs.base import Task, Turn
 from ratchet.envs.pool import EnvPool, Failure
 from ratchet.envs.worker import PROGRESS, Worker
 from ratchet.errors import RatchetError
+from tests.envs.processes import alive, gone, stop
 from tests.envs.toy import Toy, task
 
 ROOT = Path(__file__).parents[2]
@@ -30,23 +31,6 @@ def pool_of(workers: int = 1, limit_s: float = 30.0, admissible: bool = False, *
 def started(pool: EnvPool, rows: int) -> list[int]:
     assert all(isinstance(turn, Turn) for turn in pool.reset(range(rows), [task(row) for row in range(rows)]))
     return list(range(rows))
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def gone(pids: list[int], within_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while any(alive(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def observations(turns: list[Turn | Failure]) -> list[str]:
@@ -129,7 +113,7 @@ def test_a_worker_stopped_while_it_waits_costs_no_episode() -> None:
     with pool_of(workers=2, limit_s=0.5) as pool:
         rows = started(pool, 4)
         pool.step(rows, ["up"] * 4)
-        os.kill(pool.pids()[1], signal.SIGSTOP)
+        stop(pool.pids()[1])
         assert observations(pool.step(rows, ["up"] * 4)) == [f"toy-{row}: up up" for row in rows]
         assert pool.counts == {"crashes": 0, "timeouts": 1, "errors": 0, "replaced": 1}
 
@@ -150,7 +134,7 @@ def _stop_when(mark: Path, pid: int) -> subprocess.Popen:
 def test_a_worker_stopped_under_a_batch_larger_than_the_socket_is_no_deadlock() -> None:
     with pool_of(limit_s=0.5) as pool:
         rows = started(pool, 2)
-        os.kill(pool.pids()[0], signal.SIGSTOP)
+        stop(pool.pids()[0])
         big = "x" * 3_000_000
         assert observations(pool.step(rows, [big, "up"])) == [f"toy-0: {big}", "toy-1: up"]
 
@@ -205,7 +189,7 @@ def test_workers_start_only_when_needed_and_close_leaves_none() -> None:
         pids = pool.pids()
         assert len(pids) == 3 and all(alive(pid) for pid in pids)
         os.kill(pids[2], signal.SIGSTOP)
-    assert gone(pids)
+    assert gone(*pids)
 
 
 @pytest.fixture
@@ -229,7 +213,7 @@ def test_a_killed_parent_leaves_no_worker(parent_with_workers: tuple[subprocess.
     assert len(pids) == 2 and all(alive(pid) for pid in pids)
     time.sleep(0.2)  # one worker is inside a step that hangs, the other one waits
     parent.kill()
-    assert gone(pids)
+    assert gone(*pids)
 
 
 def test_an_environment_that_raised_is_not_used_again() -> None:

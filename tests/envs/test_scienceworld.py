@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from ratchet.envs.scienceworld.benchmark import Scienceworld, chosen_tasks, spli
 from ratchet.envs.scienceworld.engine import Engine, simplifications_for
 from ratchet.envs.scienceworld.env import ScienceworldEnv, make, understood, version_of
 from ratchet.errors import RatchetError
-from tests.envs.conformance import group
+from tests.envs.processes import gone, group, stop
 
 pytest.importorskip("scienceworld", reason="the extra scienceworld is not installed")
 
@@ -225,18 +224,6 @@ def java_of(worker: int) -> int:
     return next(pid for pid in group(worker) if "java" in Path(f"/proc/{pid}/comm").read_text())
 
 
-def gone(pid: int, within_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_jvm_that_is_stopped_or_killed_costs_one_episode() -> None:
     tasks = [task("lifespan-longest-lived", 5), task("find-animal", 3)]
@@ -244,10 +231,10 @@ def test_a_jvm_that_is_stopped_or_killed_costs_one_episode() -> None:
         begun = pool.reset([0, 1], tasks)
         worker, java = pool.pids()[0], java_of(pool.pids()[0])
         pool.step_timeout_s = 2.0
-        os.kill(java, signal.SIGSTOP)
+        stop(java)
         failure = pool.step([0], ["go to hallway"])[0]
         assert isinstance(failure, Failure) and failure.kind == "timeout"
-        assert gone(worker) and gone(java), "the stopped JVM is not left behind"
+        assert gone(worker, java), "the stopped JVM is not left behind"
 
         pool.step_timeout_s = 20.0
         turn = pool.step([1], ["look around"])[0]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from ratchet.files import read_json
 from ratchet.rendering import render_params
 from ratchet.settings import parse
 from ratchet.yaml_files import read_yaml
-from tests.envs.conformance import CHECKOUT, group
+from tests.envs.conformance import CHECKOUT
+from tests.envs.processes import gone, group, kill, stop
 
 pytest.importorskip("textworld_express")
 
@@ -148,17 +148,17 @@ def test_without_java_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
         jvm.launch(CHECKOUT / "none.jar", 64)
 
 
-@pytest.mark.parametrize(("with_signal", "limit_s"), [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 8.0)])
-def test_a_jvm_that_dies_or_hangs_costs_at_most_the_episode_at_play(with_signal: int, limit_s: float) -> None:
+@pytest.mark.parametrize(("send", "kind", "limit_s"), [(kill, "crash", 60.0), (stop, "timeout", 8.0)])
+def test_a_jvm_that_dies_or_hangs_costs_at_most_the_episode_at_play(send: Callable[[int], None], kind: str, limit_s: float) -> None:
     with EnvPool("ratchet.envs.textworld_express:make", {"heap_mb": 64}, 1, limit_s, admissible=True) as pool:
         begin = pool.reset([0, 1], [task("coin-3"), task("arithmetic-3")])
         before = pool.step([0, 1], ["look around", "inventory"])
         (virtual_machine,) = group(pool.pids()[0])[1:]
-        os.kill(virtual_machine, with_signal)
+        send(virtual_machine)
         first, second = pool.step([0, 1], ["inventory", "look around"])
-        assert isinstance(first, Failure) and first.kind == ("crash" if with_signal == signal.SIGKILL else "timeout")
+        assert isinstance(first, Failure) and first.kind == kind
         assert isinstance(second, Turn) and second.valid, "brought back in a new worker"
         assert pool.counts["replaced"] == 1 and virtual_machine not in group(pool.pids()[0])
-        assert not Path(f"/proc/{virtual_machine}").exists(), "it does not outlive its worker"
+        assert gone(virtual_machine), "it does not outlive its worker"
         assert pool.reset([0], [task("coin-3")]) == begin[:1]
         assert pool.step([0], ["look around"]) == before[:1]
