@@ -19,6 +19,8 @@ from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_files, sha256_json, write_json
 from ratchet.installed import require_current
 from ratchet.settings import Settings, load
+from tasks import throughput
+from tasks.progress import Progress as Progress, say as say
 
 SKIPPED = "skipped.json"
 
@@ -69,6 +71,7 @@ class Stage:
                 if other != self.scratch:
                     shutil.rmtree(other)
         self.scratch.mkdir(parents=True, exist_ok=True)
+        throughput.begin(self.root, self.title, self.settings)
 
     def _hash(self) -> str:
         files: list[Path] = []
@@ -108,6 +111,7 @@ class Stage:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(source, target)
         shutil.rmtree(self.scratch)
+        throughput.end(self.root, self.title)
         say(f"{self.title} done in {time.monotonic() - self.began:.1f} s")
 
     def skip(self, reason: str) -> None:
@@ -119,6 +123,7 @@ class Stage:
         for relative in self.entry["metrics"]:
             write_json(self.out(relative), {"skipped": reason})
         say(f"{self.title}: skipped, {reason}")
+        throughput.drop()
         self.finish()
 
 
@@ -132,41 +137,6 @@ def stop_reason(stage: Stage, previous: str) -> str | None:
     """Why the run stops before this round, or None. Written by the previous round's decision."""
     decision = read_json(stage.path(f"data/rounds/{previous}/decision/decision.json"))
     return None if decision["stop"] is None else f"the run stopped in round {decision['round']}: {decision['stop']}"
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
-
-
-class Progress:
-    """Lines of progress with rate and time left, at most one every `every_s` seconds."""
-
-    def __init__(self, title: str, total: int, unit: str, every_s: float = 5.0) -> None:
-        self.title, self.total, self.unit, self.every_s = title, total, unit, every_s
-        self.began = self.said = time.monotonic()
-        self.first: int | None = None
-
-    def __call__(self, done: int, note: str = "") -> None:
-        now = time.monotonic()
-        if self.first is None:
-            self.first = done  # a resumed stage counts its rate from here
-        if done < self.total and now - self.said < self.every_s:
-            return
-        self.said = now
-        rate = (done - self.first) / max(now - self.began, 1e-9)
-        left = f", {_duration((self.total - done) / rate)} left" if rate > 0 and done < self.total else ""
-        say(f"{self.title} {100 * done // max(self.total, 1)}% {_short(done)}/{_short(self.total)} {self.unit}, {_short(rate)}/s{left}{'  ' + note if note else ''}")
-
-
-def _short(value: float) -> str:
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.1f}{letter}"
-    return f"{value:.1f}" if isinstance(value, float) and value < 10 else f"{value:.0f}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
 
 
 @contextmanager

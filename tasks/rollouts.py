@@ -139,21 +139,34 @@ def play_shards(
     progress = Progress(f"{stage.title} {name}", len(jobs), "episodes")
     parts: list[tuple[pa.Table, pa.Table]] = []
     done = solved = 0
+
+    def ended(episode: dict[str, Any]) -> None:
+        nonlocal done, solved
+        done, solved = done + 1, solved + episode["solved"]
+        progress(done, f"{100 * solved / done:.1f} % solved")
+
     for number, start in enumerate(range(0, len(jobs), shard)):
         base = stage.scratch / "parts" / f"{name}-{number:05d}"
         files = base.with_suffix(".episodes.parquet"), base.with_suffix(".steps.parquet")
-        if not files[1].exists():
+        played = not files[1].exists()
+        if played:
             env = stage.settings.env
             episodes, steps = play(
-                jobs[start : start + shard], policy, pool, max_steps=env.max_steps, max_invalid=env.max_invalid, rows=rows or shard
+                jobs[start : start + shard],
+                policy,
+                pool,
+                max_steps=env.max_steps,
+                max_invalid=env.max_invalid,
+                rows=rows or shard,
+                on_episode=ended,
             )
             accept(steps)
             write_table(files[0], "episodes", episodes)
             write_table(files[1], "steps", steps)  # last: its presence says that the pair is whole
         parts.append((read_table(files[0], "episodes"), read_table(files[1], "steps")))
-        done += parts[-1][0].num_rows
-        solved += sum(parts[-1][0]["solved"].to_pylist())
-        progress(done, f"{100 * solved / max(done, 1):.1f} % solved")
+        for row in [] if played else parts[-1][0].select(["solved"]).to_pylist():
+            progress.found(1)
+            ended(row)
     if not parts:
         return table_of("episodes", []), table_of("steps", [])
     episodes, steps = pa.concat_tables([e for e, _ in parts]), pa.concat_tables([s for _, s in parts])

@@ -101,7 +101,7 @@ def _train(stage: Stage, model: Any, template: Template, sequences: list[Sequenc
     )
     held_out = sequences[: min(HELD_OUT, len(sequences) // 10)]
     train = sequences[len(held_out) :]
-    bar = Progress(stage.title, actor.tokens, "tokens")
+    bar = Progress(stage.title, actor.tokens, "tokens", first=None)
     with tensorboard(stage) as log:
 
         def progress(done: int, total: int, point: dict[str, Any]) -> None:

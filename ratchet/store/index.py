@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, select
 
+from ratchet.clock import PHASES
 from ratchet.episodes.files import read_table
 from ratchet.files import read_json, sha256_files, sha256_json, write_json
 from ratchet.store.cards import Card, entry_id, read_cards, weights_of
@@ -25,7 +26,8 @@ from ratchet.store.champions import champions
 from ratchet.store.database import with_index
 from ratchet.store.locks import locked
 from ratchet.store.outbox import delivered, pending
-from ratchet.store.tables import BY_KIND, OF_CHECKOUT, alerts, checks, decisions, evaluations, files, steps, versions
+from ratchet.store.tables import BY_KIND, OF_CHECKOUT, alerts, checks, decisions, evaluations, files, steps, throughput, versions
+from ratchet.store.throughput import COUNTS, FIELDS, Record, entries, entry_id as throughput_id
 
 HERE = "here"  # run id of the checkout itself as a workspace
 CHUNK = 20_000
@@ -100,13 +102,14 @@ def index_registry(engine: Engine, root: Path) -> None:
     with locked(root, "index"):
         cards = read_cards(root / "registry")
         champion_of = champions(root / "registry")
-        waiting, done = pending(root), delivered(root)
+        waiting, done, measured = pending(root), delivered(root), list(entries(root / "registry"))
         rows: dict[Table, list[dict[str, Any]]] = {
             versions: [_version_row(root, card, champion_of) for card in cards],
             evaluations: [_evaluation_row(card["version"], one) for card in cards for one in card["evaluations"]],
             decisions: [_decision_row(card["version"], one) for card in cards for one in card["decisions"]],
             checks: _check_rows(cards),
             alerts: [_alert_row(event, False) for event in waiting] + [_alert_row(event, True) for event in done],
+            throughput: [_throughput_row(run_id, record) for run_id, record in measured],
         }
         checkout = checkout_id(root)
         with engine.begin() as connection:
@@ -301,3 +304,14 @@ def _check_rows(cards: list[Card]) -> list[dict[str, Any]]:
 def _alert_row(event: Any, is_delivered: bool) -> dict[str, Any]:
     row = {name: getattr(event, name) for name in ("kind", "round", "line", "version", "text", "at")}
     return row | {"event_id": event.id, "run_id": event.run, "delivered": is_delivered}
+
+
+def _throughput_row(run_id: str, record: Record) -> dict[str, Any]:
+    return {
+        "throughput_id": throughput_id(run_id, record),
+        "run_id": run_id,
+        **{name: record[name] for name in FIELDS},
+        **{f"{name}_s": record["seconds"].get(name, 0.0) for name in (*PHASES, "other")},
+        **{f"{name}_tokens_per_s": record.get(f"{name}_tokens_per_s") for name in COUNTS},
+        **{count: record["counts"].get(count, 0) for count in COUNTS.values()},
+    }

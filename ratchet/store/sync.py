@@ -13,7 +13,7 @@ from typing import Any
 from ratchet.episodes.files import read_table
 from ratchet.evaluation.compare import compare
 from ratchet.evaluation.outcomes import only
-from ratchet.store import workspace as outs
+from ratchet.store import throughput, workspace as outs
 from ratchet.store.cards import Card, add_version, append_check, append_decision, append_evaluation, holds, read_card, weights_of
 from ratchet.store.champions import champions, set_champion
 from ratchet.store.database import with_index
@@ -38,6 +38,7 @@ def sync(root: Path, workspace: Path, run_id: str) -> list[Event]:
     _sync_evaluations(root, registry, workspace, run_id)
     _sync_checks(registry, workspace, run_id)
     _sync_decisions(root, registry, workspace, run_id)
+    throughput.take_up(root, workspace, run_id)
     new = [event for event in events_of(workspace, run_id) if put(root, event)]
     with_index(root, lambda engine: take_up(engine, root, workspace, run_id))
     return new

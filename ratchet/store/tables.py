@@ -156,6 +156,34 @@ alerts = Table(
     Column("at", String),
 )
 
+throughput = Table(
+    "throughput",
+    metadata,
+    _checkout(),
+    _key("throughput_id"),
+    Column("run_id", String, index=True),
+    Column("stage", String, index=True),
+    Column("line", String),
+    Column("params_hash", String),
+    Column("machine", String),  # processor and cores
+    Column("measured_at", String),
+    Column("threads", Integer),
+    Column("wall_s", Float),
+    Column("environment_s", Float),
+    Column("reading_s", Float),
+    Column("decoding_s", Float),
+    Column("learning_s", Float),
+    Column("scoring_s", Float),
+    Column("other_s", Float),
+    Column("reading_tokens_per_s", Float),
+    Column("decoding_tokens_per_s", Float),
+    Column("learning_tokens_per_s", Float),
+    Column("peak_memory_mb", Float),
+    Column("tokens_read", BigInteger),
+    Column("tokens_generated", BigInteger),
+    Column("tokens_learned", BigInteger),
+)
+
 files = Table(
     "files",
     metadata,
@@ -243,4 +271,4 @@ steps = Table(
 )
 
 BY_KIND = {"episodes": episodes, "steps": steps, "outcomes": outcomes}
-OF_CHECKOUT = (versions, evaluations, decisions, checks, drift, alerts, files)  # parents before children; the other tables hang on files
+OF_CHECKOUT = (versions, evaluations, decisions, checks, drift, alerts, throughput, files)  # parents before children; the other tables hang on files

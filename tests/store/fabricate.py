@@ -15,6 +15,7 @@ from ratchet.evaluation.promotion import decide
 from ratchet.evaluation.summary import summarise
 from ratchet.files import write_json
 from ratchet.store.sync import sync
+from ratchet.store.throughput import path_of
 from tests.evaluation.fabricate import outcomes
 
 TASKS = 96
@@ -192,6 +193,17 @@ def finish(workspace: Path, warm: dict, champion: dict, resamples: int = 700) ->
     return comparison
 
 
+def measured(workspace: Path, stage: str, decoding: float = 3.0, at: str = "2026-01-01T00:00:00.000000+00:00", state: str = "done") -> dict:
+    """What a stage's clock said: 300 tokens decoded in `decoding` seconds of 10."""
+    record = {
+        "schema": 1, "stage": stage, "state": state, "line": LINE, "params_hash": "abc", "machine": "a processor, 2 cores", "threads": 2,
+        "measured_at": at, "wall_s": 10.0, "seconds": {"decoding": decoding, "environment": 1.0, "other": 9.0 - decoding},
+        "counts": {"tokens_generated": 300}, "decoding_tokens_per_s": 300 / decoding, "peak_memory_mb": 512.0,
+    }  # fmt: skip
+    write_json(path_of(workspace, stage), record)
+    return record
+
+
 def whole_run(root: Path, run_id: str = "run-1") -> tuple[Path, dict, dict, dict]:
     """A run in which round 1 is promoted and round 2 is not: (workspace, warm, champion, final comparison)."""
     workspace = root / "runs" / run_id
@@ -199,6 +211,7 @@ def whole_run(root: Path, run_id: str = "run-1") -> tuple[Path, dict, dict, dict
     champion = go_on(workspace, 1, warm, "better", 0.7)
     assert champion["name"] == "better"
     assert go_on(workspace, 2, champion, "same again", 0.71)["name"] == "better"
+    measured(workspace, "harvest@1")
     return workspace, warm, champion, finish(workspace, warm, champion)
 
 
