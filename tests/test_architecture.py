@@ -158,7 +158,7 @@ def test_only_the_channel_to_an_environment_worker_pickles(room: str) -> None:
         for _, module in imports(path.read_text(encoding="utf-8"))
         if module.split(".")[0] in picklers
     }
-    assert found <= {"ratchet/envs/worker.py", "ratchet/envs/pool.py"}
+    assert found <= {"ratchet/envs/worker.py", "ratchet/envs/process.py"}
     saved = [str(path.relative_to(ROOT)) for path in files(room) if "torch.save(" in path.read_text(encoding="utf-8")]
     assert not saved
 

@@ -1,33 +1,25 @@
 """Many environments in worker processes, played in batches; a hang or a crash costs one episode and no result.
 
-Row r lives in worker r % workers. The pool keeps each running episode's task, actions and turns: when a worker is
+Row r lives in worker r % workers, which gets one batch at a time; what is submitted for it meanwhile waits here, so neither end
+ever writes to the other while that one writes too. The pool keeps each running episode's task, actions and turns: when a worker is
 replaced, its other rows are brought back by playing them again and comparing every turn. So what comes back does not
 depend on the number of workers, and a worker that is killed between two steps costs time only.
 """
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import os
 import select
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from ratchet.envs.base import Task, Turn
-from ratchet.envs.worker import PROGRESS, Channel, Item
+from ratchet.envs.process import CLOSE_LIMIT_S, Process
+from ratchet.envs.worker import Item
 from ratchet.errors import RatchetError
-from ratchet.policies.served_settings import SECRET
 
-START_LIMIT_S = 120.0  # an environment's imports and what it loads once
-CLOSE_LIMIT_S = 2.0
 BLAMELESS_TRIES = 3  # so often may a worker fail outside of any step before its rows are given up
 
 Kind = Literal["crash", "timeout", "error"]
@@ -41,69 +33,6 @@ class Failure:
     kind: Kind
 
 
-class _Process:
-    """One worker process and the parent's ends of its channel and progress counter."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        mine, theirs = socket.socketpair()
-        with tempfile.TemporaryFile() as shared, theirs:
-            shared.write(bytes(PROGRESS.size))
-            shared.flush()
-            self.progress = mmap.mmap(shared.fileno(), PROGRESS.size)
-            command = [sys.executable, "-P", "-m", "ratchet.envs.worker", str(theirs.fileno()), str(shared.fileno())]
-            # Own session: Ctrl-C reaches the parent only, and whatever the environment starts can be ended with it.
-            self.popen = subprocess.Popen(
-                command,
-                pass_fds=(theirs.fileno(), shared.fileno()),
-                env=_child_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self.channel = Channel(mine)
-        self.config = config
-        self.fresh = True  # until its first answer: episodes that live in it have to be brought back
-
-    def await_ready(self) -> None:
-        """Raises RatchetError where the environment cannot be built."""
-        try:
-            self.channel.send(self.config, START_LIMIT_S)
-            answer = self.channel.receive(START_LIMIT_S)
-        except (EOFError, OSError) as error:
-            self.kill()
-            what = "was not ready in time" if isinstance(error, TimeoutError) else f"ended at start ({self.ending()})"
-            raise RatchetError(f"environment {self.config['factory']} {what}; see the lines above") from error
-        if answer != "ready":
-            self.kill()
-            raise RatchetError(f"environment {self.config['factory']}({self.config['kwargs']}) cannot be built: {answer}")
-
-    def begun(self) -> int:
-        """How many items (and ends of batches) the worker has counted."""
-        return PROGRESS.unpack_from(self.progress, 0)[0]
-
-    def ending(self) -> str:
-        code = self.popen.returncode
-        return "still running" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
-
-    def kill(self, grace_s: float = 0.0) -> None:
-        """Ends the process and all that it started; waits `grace_s` for it to end by itself (the channel is closed)."""
-        self.channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(grace_s)
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group has ended
-            os.killpg(self.popen.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it goes when the kernel lets it
-            self.popen.wait(CLOSE_LIMIT_S)
-        self.progress.close()
-
-
-def _child_environment() -> dict[str, str]:
-    """The parent's import path, and a fixed hash seed: an order of a set must not differ between workers. No keys of served models."""
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(SECRET)}
-    return {**inherited, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
-
-
 @dataclass(slots=True)
 class _Episode:
     """What brings a running episode back: `turns[0]` follows the reset, `turns[i + 1]` follows `actions[i]`."""
@@ -113,16 +42,30 @@ class _Episode:
     turns: list[Turn] = field(default_factory=list)
 
 
+Results = dict[int, Turn | Failure]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """What was submitted together: its rows in the order asked, and the answers that are here; for `EnvPool.collect`."""
+
+    rows: tuple[int, ...]
+    results: Results = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class _Batch:
-    """What one worker has to answer: `pending`, sent as `items` behind what brings lost episodes back.
+    """What one worker has to answer for a ticket: `pending`, sent as `items` behind what brings lost episodes back.
 
-    `expected` runs beside `items`: the turn that has to come again, None for what is new. Without items it is not sent.
+    Beside `items` run `episodes`, whose they are, and `expected`: the turn that has to come again, None for what is new.
+    Without items it is not sent.
     """
 
     index: int
+    results: Results  # of its ticket
     pending: dict[int, Task | str] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
+    episodes: list[_Episode] = field(default_factory=list)
     expected: list[Turn | None] = field(default_factory=list)
     base: int = 0  # the worker's count before this batch
     seen: int = 0  # its count when last looked at
@@ -149,8 +92,10 @@ class EnvPool:
         self.config = {"factory": factory, "kwargs": kwargs, "admissible": admissible}
         self.workers, self.step_timeout_s = workers, step_timeout_s
         self.crashes = self.timeouts = self.errors = self.replaced = 0
-        self._processes: dict[int, _Process] = {}
+        self._processes: dict[int, Process] = {}
         self._episodes: dict[int, _Episode] = {}
+        self._queues: dict[int, deque[_Batch]] = {index: deque() for index in range(workers)}  # the first of each is the worker's
+        self._open: list[Ticket] = []
         self._lost: dict[int, Failure] = {}  # failed while another row's worker was replaced; told at the row's next step
 
     def __enter__(self) -> Self:
@@ -162,7 +107,9 @@ class EnvPool:
     def close(self) -> None:
         """Ends all workers; they get two seconds together to close their environments."""
         processes, self._processes = list(self._processes.values()), {}
-        self._episodes, self._lost = {}, {}
+        self._episodes, self._lost, self._open = {}, {}, []
+        for queue in self._queues.values():
+            queue.clear()
         for process in processes:
             process.channel.close()
         deadline = time.monotonic() + CLOSE_LIMIT_S
@@ -179,100 +126,133 @@ class EnvPool:
 
     def reset(self, rows: Sequence[int], tasks: Sequence[Task]) -> list[Turn | Failure]:
         """Starts `tasks[i]` in `rows[i]`, whatever was there before. Answers in the order asked."""
-        wanted = _by_row(rows, tasks)
-        for row, task in wanted.items():
-            self._lost.pop(row, None)
-            self._episodes[row] = _Episode(task)
-        return self._play(wanted)
+        return self.collect(self.submit(rows, tasks))
 
     def step(self, rows: Sequence[int], actions: Sequence[str]) -> list[Turn | Failure]:
         """Plays `actions[i]` in `rows[i]`. A row whose episode was done or failed has to be reset first."""
-        wanted = _by_row(rows, actions)
-        for row in wanted:
-            if row not in self._episodes and row not in self._lost:
-                raise RatchetError(f"row {row} has no running episode; reset it first")
-        return self._play(wanted)
+        return self.collect(self.submit(rows, actions))
 
-    def _play(self, wanted: Mapping[int, Task | str]) -> list[Turn | Failure]:
-        results: dict[int, Turn | Failure] = {row: self._lost.pop(row) for row in wanted if row in self._lost}
+    def submit(self, rows: Sequence[int], payloads: Sequence[Task | str]) -> Ticket:
+        """Lets the workers begin without waiting for them: a Task starts in its row, an action is played there.
+
+        Other tickets may be open beside it, of other rows. Raises RatchetError as `step` does, and for a row of an open ticket.
+        """
+        wanted = _by_row(rows, payloads)
+        asked = {row for ticket in self._open for row in ticket.rows}
+        for row, payload in wanted.items():
+            if row in asked:
+                raise RatchetError(f"row {row} was submitted before; collect that first")
+            if isinstance(payload, str) and row not in self._episodes and row not in self._lost:
+                raise RatchetError(f"row {row} has no running episode; reset it first")
+        ticket = Ticket(tuple(wanted))
+        self._open.append(ticket)
         batches: dict[int, _Batch] = {}
         for row, payload in wanted.items():
-            if row not in results:
-                batches.setdefault(row % self.workers, _Batch(row % self.workers)).pending[row] = payload
-        running = list(batches.values())
-        while running:
-            self._start([batch.index for batch in running if batch.index not in self._processes])
-            for batch in running:
-                if not batch.items:
-                    self._send(batch, results)
-            self._wait([batch for batch in running if batch.items], results)
-            running = [batch for batch in running if batch.pending]
-        return [results[row] for row in wanted]
+            if isinstance(payload, Task):
+                self._lost.pop(row, None)
+                self._episodes[row] = _Episode(payload)
+            batches.setdefault(row % self.workers, _Batch(row % self.workers, ticket.results)).pending[row] = payload
+        for batch in batches.values():
+            self._queues[batch.index].append(batch)
+        self._take(0.0)
+        self._begin()
+        return ticket
+
+    def collect(self, ticket: Ticket) -> list[Turn | Failure]:
+        """Waits for the answers, in the order asked. What other tickets want of the same workers has begun by then."""
+        if ticket not in self._open:
+            raise RatchetError("this ticket was collected before, or its pool was closed; submit again")
+        while len(ticket.results) < len(ticket.rows):
+            self._take(min(self.step_timeout_s / 4, 1.0))
+            self._begin()
+        self._open.remove(ticket)
+        return [ticket.results[row] for row in ticket.rows]
+
+    def _begin(self) -> None:
+        """Sends each worker the first batch of its queue, until all that have one are at it."""
+        while waiting := [batch for queue in self._queues.values() if (batch := self._first(queue)) and not batch.items]:
+            self._start([batch.index for batch in waiting if batch.index not in self._processes])
+            for batch in waiting:
+                self._send(batch)
+
+    def _first(self, queue: deque[_Batch]) -> _Batch | None:
+        """The first batch that still wants something; rows that were lost while it waited are told so."""
+        while queue:
+            batch = queue[0]
+            for row in batch.pending.keys() & self._lost.keys():
+                batch.results[row] = self._lost.pop(row)
+                del batch.pending[row]
+            if batch.pending:
+                return batch
+            queue.popleft()
+        return None
 
     def _start(self, indices: list[int]) -> None:
-        started = {index: _Process(self.config) for index in indices}
+        started = {index: Process(self.config) for index in indices}
         self._processes.update(started)
         for process in started.values():
             process.await_ready()
 
-    def _send(self, batch: _Batch, results: dict[int, Turn | Failure]) -> None:
+    def _send(self, batch: _Batch) -> None:
         process = self._processes[batch.index]
         if process.fresh:
             self._add_lost_episodes(batch)
         batch.items += batch.pending.items()
+        batch.episodes += [self._episodes[row] for row in batch.pending]
         batch.expected += [None] * len(batch.pending)
         batch.base = batch.seen = process.begun()
         batch.waited_s = 0.0
         try:
             process.channel.send(batch.items, self.step_timeout_s)
         except OSError as error:
-            self._failed(batch, results, timed_out=isinstance(error, TimeoutError))
+            self._failed(batch, timed_out=isinstance(error, TimeoutError))
 
     def _add_lost_episodes(self, batch: _Batch) -> None:
         for row, episode in self._episodes.items():
             if row % self.workers == batch.index and episode.turns:
                 batch.items += [(row, episode.task), *((row, action) for action in episode.actions)]
+                batch.episodes += [episode] * len(episode.turns)
                 batch.expected += episode.turns
 
-    def _wait(self, batches: list[_Batch], results: dict[int, Turn | Failure]) -> None:
-        """One look at all workers that owe an answer: takes answers, ends what has hung for too long."""
+    def _take(self, limit_s: float) -> None:
+        """One look, of at most `limit_s`, at all workers that owe an answer: takes answers, ends what has hung for too long."""
+        batches = [queue[0] for queue in self._queues.values() if queue and queue[0].items]
         poller = select.poll()
         for batch in batches:
             poller.register(self._processes[batch.index].channel.socket, select.POLLIN)
-        interval_s = min(self.step_timeout_s / 4, 1.0)
         begin = time.monotonic()
-        ready = {descriptor for descriptor, _ in poller.poll(interval_s * 1000)}
-        # At most the interval: where this process itself was stopped for a while, its workers are not to blame.
-        elapsed_s = min(time.monotonic() - begin, interval_s)
+        ready = {descriptor for descriptor, _ in poller.poll(limit_s * 1000)}
+        # At most the limit: where this process itself was stopped for a while, its workers are not to blame.
+        elapsed_s = min(time.monotonic() - begin, limit_s)
         for batch in batches:
             process = self._processes[batch.index]
             if process.channel.socket.fileno() in ready:
-                self._receive(batch, results)
+                self._receive(batch)
             elif process.begun() != batch.seen:
                 batch.seen, batch.waited_s = process.begun(), 0.0
             else:
                 batch.waited_s += elapsed_s
                 if batch.waited_s >= self.step_timeout_s:
-                    self._failed(batch, results, timed_out=True)
+                    self._failed(batch, timed_out=True)
 
-    def _receive(self, batch: _Batch, results: dict[int, Turn | Failure]) -> None:
+    def _receive(self, batch: _Batch) -> None:
         process = self._processes[batch.index]
         try:
             answers = process.channel.receive(self.step_timeout_s)
         except (EOFError, OSError) as error:
-            self._failed(batch, results, timed_out=isinstance(error, TimeoutError))
+            self._failed(batch, timed_out=isinstance(error, TimeoutError))
             return
         process.fresh = False
-        for (row, payload), expected, answer in zip(batch.items, batch.expected, answers, strict=True):
-            if row not in self._episodes:
-                continue  # it failed earlier in this batch
+        for (row, payload), episode, expected, answer in zip(batch.items, batch.episodes, batch.expected, answers, strict=True):
+            if self._episodes.get(row) is not episode:
+                continue  # it failed earlier in this batch, or the row was reset since
             if isinstance(answer, str):
-                self._fail(row, Failure(answer, "error"), batch, results)
+                self._fail(row, Failure(answer, "error"), batch)
             elif expected is None:
-                results[row] = self._record(row, payload, Turn(*answer))
+                batch.results[row] = self._record(row, payload, Turn(*answer))
             elif Turn(*answer) != expected:
-                self._fail(row, Failure("played again after its process was replaced, it did not repeat itself", "error"), batch, results)
-        batch.pending, batch.items, batch.expected = {}, [], []
+                self._fail(row, Failure("played again after its process was replaced, it did not repeat itself", "error"), batch)
+        batch.pending, batch.items, batch.episodes, batch.expected = {}, [], [], []
 
     def _record(self, row: int, payload: Task | str, turn: Turn) -> Turn:
         if turn.done:
@@ -284,7 +264,7 @@ class EnvPool:
         episode.turns.append(turn)
         return turn
 
-    def _failed(self, batch: _Batch, results: dict[int, Turn | Failure], timed_out: bool) -> None:
+    def _failed(self, batch: _Batch, timed_out: bool) -> None:
         """The worker died or hangs: ends it, fails the row that it was at; the next look sends the rest to a new one."""
         process = self._processes.pop(batch.index)
         begun = process.begun() - batch.base
@@ -296,22 +276,23 @@ class EnvPool:
             self.crashes += 1
             failure = Failure(f"its process ended ({process.ending()})", "crash")
         self.replaced += 1
-        if 1 <= begun <= len(batch.items):
-            self._fail(batch.items[begun - 1][0], failure, batch, results)
+        row = batch.items[begun - 1][0] if 1 <= begun <= len(batch.items) else None
+        if row is not None and self._episodes.get(row) is batch.episodes[begun - 1]:
+            self._fail(row, failure, batch)
         else:
             batch.blameless += 1
         if batch.blameless >= BLAMELESS_TRIES:
             for row in list(batch.pending):
-                self._fail(row, failure, batch, results)
-        batch.items, batch.expected = [], []
+                self._fail(row, failure, batch)
+        batch.items, batch.episodes, batch.expected = [], [], []
 
-    def _fail(self, row: int, failure: Failure, batch: _Batch, results: dict[int, Turn | Failure]) -> None:
+    def _fail(self, row: int, failure: Failure, batch: _Batch) -> None:
         self.errors += failure.kind == "error"
         self._episodes.pop(row, None)
         if batch.pending.pop(row, None) is None:
             self._lost[row] = failure
         else:
-            results[row] = failure
+            batch.results[row] = failure
 
 
 def _by_row(rows: Sequence[int], payloads: Sequence[Any]) -> dict[int, Any]:

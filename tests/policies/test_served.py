@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 from ratchet.envs.base import Turn
-from ratchet.envs.pool import EnvPool, _child_environment
+from ratchet.envs.pool import EnvPool
+from ratchet.envs.process import child_environment
 from ratchet.episodes.files import write_table
 from ratchet.episodes.formats import FORMATS, TOOL, format_reply
 from ratchet.episodes.template import Template
@@ -388,7 +389,7 @@ def test_the_key_of_a_secret_comes_from_the_variable_that_the_flow_sets(monkeypa
 def test_an_environment_gets_no_key_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_SECRET_MY_KEY", KEY)
     monkeypatch.setenv("OTHER", "kept")
-    assert KEY not in _child_environment().values() and _child_environment()["OTHER"] == "kept"
+    assert KEY not in child_environment().values() and child_environment()["OTHER"] == "kept"
 
 
 def test_no_key_is_sent_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
