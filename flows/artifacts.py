@@ -1,4 +1,5 @@
-"""What the Prefect UI shows of a run beside its logs: progress, a table an evaluation, a text a decision, a link to the report."""
+"""What the Prefect UI shows of a run beside its logs: progress, how fast its stages are, a table an evaluation, a text a decision, a
+link to the report."""
 
 import os
 from pathlib import Path
@@ -15,9 +16,10 @@ from prefect.artifacts import (
 from flows.dag import split_name
 from flows.reports import URL_VARIABLE, report_url
 from flows.results import decision_text, evaluation_rows
+from flows.speed import measured, speed_rows
 from flows.workspace import HERE, RUNS
 
-PROGRESS_KEY, REPORT_KEY = "progress", "report"
+PROGRESS_KEY, SPEED_KEY, REPORT_KEY = "progress", "throughput", "report"
 
 
 def begin_progress(run_id: str) -> UUID:
@@ -33,6 +35,8 @@ def move_progress(artifact: UUID, done: int, count: int) -> None:
 
 def after_stage(workspace: Path, name: str) -> None:
     """Shows what the stage brought, told by the files it wrote: an evaluation's table, or a decision."""
+    if measured(workspace, name) is not None:
+        create_table_artifact(table=speed_rows(workspace), key=SPEED_KEY, description="where the time of the stages goes")
     stage, key = split_name(name)
     if stage == "evaluate" and key is not None:
         rows = evaluation_rows(workspace, key)

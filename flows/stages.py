@@ -21,6 +21,7 @@ from flows import child
 from flows.quiet import STAGE
 from ratchet.errors import RatchetError
 from ratchet.store.database import URL_VARIABLE
+from ratchet.store.throughput import path_of
 
 GRACE_S = 3.0  # between SIGTERM and SIGKILL
 _LOCKED = re.compile(r"ERROR: .*(Unable to acquire lock|is busy, it is being blocked by)")
@@ -63,6 +64,7 @@ def run_stage(workspace: Path, name: str, on_line: Callable[[str], None], keys: 
     began = time.monotonic()
     path = log_path(workspace, name)
     path.parent.mkdir(parents=True, exist_ok=True)
+    path_of(workspace, name).unlink(missing_ok=True)  # how fast an earlier attempt was; one that ended is in the registry
     tail: deque[str] = deque(maxlen=60)
     # -P keeps flows/ itself out of the module path
     process = subprocess.Popen(

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
-from rich.spinner import Spinner
 from rich.table import Table
 
+from flows.live import Running
 from flows.results import Outcome
+from flows.speed import measured, speed_text
 from flows.stages import StageResult
+from ratchet.store.throughput import record_of
 
+SPEED_S = 30.0  # in a log, between two lines that say how fast the running stage is
 _DID = {"ran": "", "restored": "from cache", "unchanged": "unchanged"}
 
 
@@ -31,21 +34,32 @@ class View:
 class PlainView(View):
     """One line an event, for logs and pipes."""
 
+    def __init__(self) -> None:
+        self.workspace: Path | None = None
+        self.running, self.said = "", time.monotonic()
+
     def header(self, run_id: str, workspace: Path, preset: str, stages: list[str]) -> None:
+        self.workspace = workspace
         self._say(f"run {run_id} ({preset}), {len(stages)} stages, in {workspace}")
 
     def note(self, text: str) -> None:
         self._say(text)
 
     def stage_begins(self, name: str, place: int, count: int) -> None:
+        self.running, self.said = name, time.monotonic()
         self._say(f"[{place}/{count}] {name}")
 
     def line(self, text: str) -> None:
         self._say(f"    {text}")
+        if self.workspace is not None and time.monotonic() - self.said >= SPEED_S:
+            self.said = time.monotonic()
+            record = record_of(self.workspace, self.running)
+            if record is not None:
+                self._say(f"    so far {speed_text(record)}")
 
     def stage_ends(self, result: StageResult) -> None:
         did = _DID.get(result.state, result.state)
-        self._say(f"    took {duration(result.seconds)}{f' ({did})' if did else ''}")
+        self._say(f"    took {duration(result.seconds)}{f' ({did})' if did else ''}{_speed(self.workspace, result)}")
 
     def end(self, outcome: Outcome) -> None:
         for name, value in outcome_rows(outcome):
@@ -56,13 +70,16 @@ class PlainView(View):
 
 
 class RichView(View):
-    """A line with the running stage and its time at the bottom, everything else above it."""
+    """The running stage with its bars at the bottom, everything else above it."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.live: Live | None = None
+        self.running: Running | None = None
+        self.workspace: Path | None = None
 
     def header(self, run_id: str, workspace: Path, preset: str, stages: list[str]) -> None:
+        self.workspace = workspace
         self.console.print(f"[bold]{run_id}[/bold]  {preset}, {len(stages)} stages", highlight=False)
         self.console.print(str(workspace), style="dim", highlight=False, markup=False, soft_wrap=True)
 
@@ -71,16 +88,20 @@ class RichView(View):
 
     def stage_begins(self, name: str, place: int, count: int) -> None:
         self.close()
-        self.live = Live(_Ticking(f"{name}  {place}/{count}"), console=self.console, transient=True, refresh_per_second=4)
+        self.running = Running(self.workspace, name, place, count)
+        self.live = Live(self.running, console=self.console, transient=True, refresh_per_second=4)
         self.live.start()
 
     def line(self, text: str) -> None:
-        self.console.print(f"  {text}", style="dim", highlight=False, markup=False)
+        if self.running is None or not self.running.take(text):
+            self.console.print(f"  {text}", style="dim", highlight=False, markup=False)
 
     def stage_ends(self, result: StageResult) -> None:
         self.close()
         did = _DID.get(result.state, result.state)
         self.console.print(f"[green]✓[/green] {result.name:<18} {duration(result.seconds):>8}  [dim]{did}[/dim]", highlight=False)
+        if speed := _speed(self.workspace, result):
+            self.console.print(f"  {speed.removeprefix(': ')}", style="dim", highlight=False, markup=False)
 
     def end(self, outcome: Outcome) -> None:
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -95,16 +116,10 @@ class RichView(View):
             self.live = None
 
 
-class _Ticking:
-    """A spinner whose text tells the time that has passed."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.began = text, time.monotonic()
-        self.spinner = Spinner("dots")
-
-    def __rich__(self) -> Spinner:
-        self.spinner.update(text=f"{self.text}  {duration(time.monotonic() - self.began)}")
-        return self.spinner
+def _speed(workspace: Path | None, result: StageResult) -> str:
+    """`: ` and how fast a stage was that ran, where that was measured."""
+    record = measured(workspace, result.name) if workspace is not None and result.state == "ran" else None
+    return f": {speed_text(record)}" if record is not None else ""
 
 
 watching: ContextVar[View] = ContextVar("watching", default=View())

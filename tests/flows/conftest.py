@@ -51,6 +51,7 @@ STAGE_PY = """
 import json, os, subprocess, sys, time
 name, out = sys.argv[1:]
 stage, _, key = name.partition("-")
+assert not os.path.exists(f"logs/throughput/{stage}@{key}.json"), "how fast an earlier attempt was"
 with open(".calls", "a") as log:
     log.write(name + "\\n")
 print(name, "says hello")
@@ -71,6 +72,11 @@ values = {
 where = out if "." in out else f"{out}/{ {'evaluate': 'evaluation', 'decide': 'decision'}.get(stage, 'value') }.json"
 os.makedirs(os.path.dirname(where), exist_ok=True)
 json.dump(values.get(stage, {}), open(where, "w"))
+if stage == "evaluate":
+    os.makedirs("logs/throughput", exist_ok=True)
+    said = dict.fromkeys(("line", "params_hash", "machine", "threads"))
+    json.dump({**said, "stage": f"evaluate@{key}", "state": "done", "measured_at": str(time.time()), "wall_s": 2.0, "counts": {},
+               "seconds": {"decoding": 1.0, "other": 1.0}, "peak_memory_mb": 5.0}, open(f"logs/throughput/evaluate@{key}.json", "w"))
 if stage == "seal" and "bad" in open("waivers.yaml").read():
     sys.exit("seal: not sealed, failed checks: invalid_share; look at reports/report.html")
 """

@@ -96,6 +96,9 @@ def test_a_run_goes_through_all_stages_in_order_and_shows_what_it_did(
     rows = json.loads(rows) if isinstance(rows, str) else rows
     assert [row["panel"] for row in rows] == ["select", "confirm"]
     assert "model.kept" in artifact("decision-1")
+    speeds = artifact("throughput")
+    speeds = json.loads(speeds) if isinstance(speeds, str) else speeds
+    assert [(row["stage"], row["decoding %"]) for row in speeds] == [("evaluate@0", 50.0), ("evaluate@1", 50.0)]
     assert (folder / "reports" / "report.html").resolve().as_uri() in artifact("report")
     assert [(run.state, run.stages_done, run.stages) for run in workspace.list_runs(checkout)] == [("finished", 6, 6)]
 
