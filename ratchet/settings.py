@@ -136,8 +136,12 @@ class Learner(Section):
     """What the actor's learner does alike in warm start and online rounds."""
 
     autocast: Literal["none", "bf16"] = Field(
-        description="precision of an update's passes: bf16 pays from some 5M parameters up where the processor knows it; weights stay in fp32"
+        description="precision of an update's passes; `ratchet tune` measures which one pays on this machine; weights stay in fp32"
     )
+    max_grad_norm_ratio: float = Field(
+        ge=1, description="a gradient longer than so many times max_grad_norm, or one that is not finite, is no step: it is skipped and counted"
+    )
+    max_skipped_share: Share = Field(description="share of a stage's optimiser steps that may be skipped before it fails, 0 to 1")
 
 
 class WarmStart(Section):
@@ -255,6 +259,9 @@ class EvolveOnline(Section):
     average: float = Field(ge=0, lt=1, description="a candidate is a moving average of the weights over iterations, of which this share is kept at each; 0 = none")
     batch_tokens: Count = Field(description="most tokens in one pass of the model; longer batches are split, with the same result")
     max_grad_norm: float = Field(gt=0, description="gradients longer than this are scaled to it")
+    logprob_limit: float = Field(
+        gt=0, description="largest difference of a token's log-prob between sampler and learner, nats; above it they do not compute the same"
+    )
     keep_every: Count = Field(description="a candidate every so many iterations")
     shard: Count = Field(description="episodes a shard, the unit of work and of resume")
 

@@ -17,8 +17,6 @@ from ratchet.rollout.play import Job
 from tasks.common import Progress, Stage, main, say, skipped, stop_reason, tensorboard
 from tasks.rollouts import keyed_choice, model_policy, play_shards
 
-LOGPROB_LIMIT = 1e-2  # sampler and learner further apart than this do not compute the same distribution
-
 
 def run(stage: Stage) -> None:
     """Writes data/rounds/K/online and models/rounds/K/candidates."""
@@ -68,6 +66,7 @@ class _Online:
             max_grad_norm=own.max_grad_norm,
             temperature=own.temperature,
             autocast=stage.settings.learner.autocast,
+            max_grad_norm_ratio=stage.settings.learner.max_grad_norm_ratio,
         )
         self.average = WeightAverage(self.learner.model, own.average)
         self.reference = None
@@ -87,7 +86,8 @@ class _Online:
         if done is not None:
             self.curve, self.candidates = done["curve"], done["candidates"]
             say(f"{stage.title}: goes on after iteration {len(self.curve)}")
-        bar = Progress(stage.title, own.iterations, "iterations", every_s=0)
+        bar = Progress(stage.title, own.iterations, "iterations", every_s=0, first=len(self.curve))
+        bar(len(self.curve))
         with open_pool(stage.path("data/games"), stage.settings.env, ["train"], admissible=False) as pool, tensorboard(stage) as log:
             for iteration in range(len(self.curve) + 1, own.iterations + 1):
                 point = self._iterate(iteration, pool)
@@ -97,7 +97,7 @@ class _Online:
                     self._keep(iteration)
                 progress = {"curve": self.curve, "candidates": self.candidates}
                 save_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers, progress, self.average.weights)
-                bar(iteration, f"success {100 * point['success']:.1f} %, clipped {100 * point['clip_fraction']:.1f} %")
+                bar(iteration, _told(point))
         self._finish()
 
     def _iterate(self, iteration: int, pool: EnvPool) -> dict[str, Any]:
@@ -111,16 +111,21 @@ class _Online:
         lr = own.lr * min(1.0, iteration / max(own.warmup, 1))
         metrics = learn(self.learner, batch, steps=own.steps, lr=lr, reference=reference)
         self.average.update(self.learner.model)
-        if not metrics["logprob_max_diff"] <= LOGPROB_LIMIT:  # NaN included
-            raise RuntimeError(
-                f"{self.stage.title} iteration {iteration}: sampler and learner differ by {metrics['logprob_max_diff']:.3g} in log-prob "
-                f"(limit {LOGPROB_LIMIT}); they do not compute the same distribution"
-            )
+        self._stop_where_wrong(metrics)
         point = {"iteration": iteration, **_summary(episodes, steps), **metrics, "loss": metrics.get("policy", 0.0)}
         point |= {"groups": batch.groups, "zero_variance_groups": batch.zero_variance_groups}
         point.setdefault("clip_fraction", 0.0)
         self.curve.append(point)
         return point
+
+    def _stop_where_wrong(self, metrics: dict[str, Any]) -> None:
+        """Raises RatchetError where what was learned cannot be trusted; nothing of the iteration is kept but its episodes."""
+        from ratchet.learners.safety import check_agreement, check_skipped
+
+        own = self.settings
+        check_agreement(metrics["logprob_max_diff"], own.logprob_limit)
+        skipped = metrics["skipped_steps"] + sum(point["skipped_steps"] for point in self.curve)
+        check_skipped(skipped, own.iterations * own.steps, self.stage.settings.learner.max_skipped_share, "evolve_online")
 
     def _play(self, iteration: int, chosen: list[Task], pool: EnvPool) -> tuple[pa.Table, pa.Table]:
         own, stage = self.settings, self.stage
@@ -163,6 +168,13 @@ class _Online:
         write_json(stage.out(f"models/rounds/{self.round}/candidates/candidates.json"), self.candidates)
         stage.metrics({"curve": self.curve, "candidates": self.candidates})
         stage.finish()
+
+
+def _told(point: dict[str, Any]) -> str:
+    """An iteration in a line of progress."""
+    said = f"success {100 * point['success']:.1f} %, clipped {100 * point['clip_fraction']:.1f} %"
+    alike = f", {point['zero_variance_groups']} of {point['groups']} groups alike"
+    return said + alike + (f", {point['skipped_steps']} steps skipped" if point["skipped_steps"] else "")
 
 
 def _summary(episodes: pa.Table, steps: pa.Table) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def _train(stage: Stage, model: Any, template: Template, sequences: list[Sequenc
         max_grad_norm=warm.max_grad_norm,
         seed=stage.settings.seed,
         autocast=stage.settings.learner.autocast,
+        max_grad_norm_ratio=stage.settings.learner.max_grad_norm_ratio,
+        max_skipped_share=stage.settings.learner.max_skipped_share,
     )
     held_out = sequences[: min(HELD_OUT, len(sequences) // 10)]
     train = sequences[len(held_out) :]

@@ -19,8 +19,6 @@ from ratchet.learners.optimizers import make_optimizers, set_lr
 from ratchet.losses.base import Term
 from ratchet.models.parts import decoder, head
 
-EXPLODED = 1e4  # a gradient norm above it is no step worth taking, clipped or not
-
 
 class Scorer(torch.nn.Module):
     """The model as the learner calls it: packed tokens in, log-probs of the loss tokens out. One forward through one
@@ -64,9 +62,11 @@ class ActorLearner:
         temperature: float = 1.0,
         weight_decay: float = 0.0,
         autocast: str = "none",
+        max_grad_norm_ratio: float = 1e4,
     ) -> None:
         """`batch_tokens` bounds a micro-batch (memory), `temperature` is that of the sampled distribution. `autocast` "bf16" runs an
-        update's passes in bfloat16 where that is safe; weights, optimiser states and `logprobs` stay as they are."""
+        update's passes in bfloat16 where that is safe; weights, optimiser states and `logprobs` stay as they are. A gradient longer
+        than `max_grad_norm_ratio` times `max_grad_norm` has exploded: clipped or not, it is no step worth taking."""
         from accelerate import Accelerator
 
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
@@ -75,6 +75,8 @@ class ActorLearner:
         self.terms = [term for term in terms if term.weight != 0]
         self.roles = frozenset().union(*(term.roles for term in self.terms))
         self.batch_tokens, self.max_grad_norm = batch_tokens, max_grad_norm
+        self.exploded = max_grad_norm * max_grad_norm_ratio
+        self.is_exact = autocast == "none"
         self.autocast = torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=autocast == "bf16")
 
     @property
@@ -121,7 +123,7 @@ class ActorLearner:
     def _step(self, sums: dict[str, float], lr: float) -> Update:
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = float(self.accelerator.clip_grad_norm_(parameters, self.max_grad_norm)) if parameters else 0.0
-        skipped = not np.isfinite(norm) or norm > EXPLODED
+        skipped = not np.isfinite(norm) or norm > self.exploded
         if parameters and not skipped:
             set_lr(self.optimizers, lr)
             for optimizer in self.optimizers:

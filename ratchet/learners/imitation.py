@@ -13,6 +13,7 @@ from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import Sequence
 from ratchet.learners.checkpoint import load_checkpoint, rng_seed, save_checkpoint
 from ratchet.learners.optimizers import schedule
+from ratchet.learners.safety import check_skipped
 from ratchet.losses.likelihood import Likelihood, ObservationLikelihood
 
 
@@ -30,6 +31,8 @@ class ImitationSettings:
     max_grad_norm: float
     seed: int
     autocast: str = "none"
+    max_grad_norm_ratio: float = 1e4
+    max_skipped_share: float = 1.0
     checkpoint_every: int = 200
     log_every: int = 20
 
@@ -69,7 +72,9 @@ def imitate(
     progress: Callable[[int, int, dict[str, Any]], None] = lambda done, total, point: None,
 ) -> tuple[Any, ImitationResult]:
     """Trains `model` on `train` until the token budget is spent; returns it and the curve (`held_out_loss` = mean −log p of
-    reply tokens on `held_out`). Interrupted, it goes on from the last checkpoint in `scratch`."""
+    reply tokens on `held_out`). Interrupted, it goes on from the last checkpoint in `scratch`.
+
+    Raises RatchetError where more than `max_skipped_share` of the steps had to be skipped."""
     terms = [Likelihood(), ObservationLikelihood(settings.observation_weight)]
     learner = ActorLearner(
         model,
@@ -78,12 +83,13 @@ def imitate(
         batch_tokens=settings.batch_tokens,
         max_grad_norm=settings.max_grad_norm,
         autocast=settings.autocast,
+        max_grad_norm_ratio=settings.max_grad_norm_ratio,
     )
     result = ImitationResult()
     done = load_checkpoint(scratch / "checkpoint", learner.model, learner.optimizers)
     if done is not None:
         result = ImitationResult(**done)
-    at = result.steps
+    at, planned = result.steps, -(-settings.tokens // settings.batch_tokens)
     for index, batch in enumerate(batches(train, settings.batch_tokens, settings.seed)):
         if result.tokens >= settings.tokens:
             break
@@ -94,6 +100,7 @@ def imitate(
         result.steps += 1
         result.tokens += sum(len(one.ids) for one in batch)
         result.skipped_steps += update.skipped
+        check_skipped(result.skipped_steps, max(planned, result.steps), settings.max_skipped_share, "warm_start")
         # A skipped step's infinities are no point of a curve (nor of a JSON file); it is counted.
         if not update.skipped and (result.steps % settings.log_every == 0 or result.tokens >= settings.tokens):
             point = {

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from ratchet.credit import ESTIMATORS
 from ratchet.learners.actor import ActorLearner
-from ratchet.learners.batches import REPLY, Sequence, sequences_of
+from ratchet.learners.batches import Sequence, sequences_of
+from ratchet.learners.safety import sampled_agreement, watching
 
 
 @dataclass(frozen=True)
@@ -42,28 +43,27 @@ def minibatches(sequences: list[Sequence], steps: int) -> list[list[Sequence]]:
 
 
 def learn(learner: ActorLearner, batch: Credited, *, steps: int, lr: float, reference: dict[str, np.ndarray] | None) -> dict[str, Any]:
-    """`steps` optimiser steps on the iteration's episodes; returns metrics, the skipped steps and the agreement of the sampler's
-    log-probs with the learner's before the first step."""
+    """`steps` optimiser steps on the iteration's episodes; returns metrics, the skipped steps and how far the sampler's log-probs are
+    from the learner's before the first step.
+
+    They are compared on all that the first step learns from, in its own pass, which costs nothing. Where that pass computes in another
+    precision than the sampler, or where nothing in it has a gradient, a few sequences get a pass of their own.
+    """
     if reference is not None:
         for one in batch.sequences:
             one.reference_logprobs = reference[one.episode_id]
-    difference = agreement(learner, batch.sequences)
-    updates = [learner.update(part, lr) for part in minibatches(batch.sequences, steps)]
-    names = sorted({name for update in updates for name in update.metrics})
+    first, *others = minibatches(batch.sequences, steps) or [[]]
+    in_passing = learner.is_exact and any(not one.silent for one in first)
+    agreement = None if in_passing else sampled_agreement(learner, batch.sequences)
+    with watching(learner) as watched:
+        updates = [learner.update(first, lr)]
+    updates += [learner.update(part, lr) for part in others]
+    names = sorted({name for update in updates for name in update.metrics} - {watched.name})
     means = {name: _mean([update.metrics.get(name, 0.0) for update in updates]) for name in names}
-    return {**means, **difference, "skipped_steps": sum(update.skipped for update in updates)}
+    return {**means, **(agreement or watched).metrics(), "skipped_steps": sum(update.skipped for update in updates)}
 
 
 def _mean(values: list[float]) -> float:
     """Of the finite ones: a skipped step is counted, its infinities must not hide the others' means (nor enter a JSON file)."""
     finite = [value for value in values if np.isfinite(value)]
     return float(np.mean(finite)) if finite else 0.0
-
-
-def agreement(learner: ActorLearner, sequences: list[Sequence], most: int = 8) -> dict[str, float]:
-    """Largest and mean |log-prob of the sampler − of the learner| over the reply tokens of the first `most` sequences."""
-    sample = sequences[:most]
-    found = learner.logprobs(sample)
-    gaps = [np.abs(found[one.episode_id] - one.old_logprobs)[one.role == REPLY] for one in sample]
-    flat = np.concatenate(gaps) if gaps else np.zeros(1)
-    return {"logprob_max_diff": float(flat.max(initial=0.0)), "logprob_mean_diff": float(flat.mean()) if len(flat) else 0.0}

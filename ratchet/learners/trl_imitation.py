@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ratchet.episodes.template import Template
+from ratchet.errors import RatchetError
 from ratchet.learners.batches import REPLY, Sequence
 from ratchet.learners.imitation import ImitationResult, ImitationSettings
 
@@ -74,7 +75,7 @@ def imitate_with_trl(
     scratch: Path,
     progress: Callable[[int, int, dict[str, Any]], None] = lambda done, total, point: None,
 ) -> tuple[Any, ImitationResult]:
-    """As `imitate`, by TRL. The curve comes from its log."""
+    """As `imitate`, by TRL. The curve comes from its log. Raises RatchetError where the weights are not finite afterwards."""
     from ratchet.learners.actor import ActorLearner
     from ratchet.learners.imitation import held_out_loss
     from ratchet.losses.likelihood import Likelihood
@@ -82,6 +83,11 @@ def imitate_with_trl(
 
     trainer = make_trainer(model, template, train, settings, scratch / "trl")
     trainer.train()
+    if not all(bool(value.isfinite().all()) for value in model.parameters()):
+        raise RatchetError(
+            "TRL's trainer took steps whose gradient was not finite, and the weights are spoiled; lower warm_start.lr, or set "
+            "warm_start.trainer to learner, which skips such steps"
+        )
     result = ImitationResult(steps=int(trainer.state.global_step), tokens=int(trainer.state.num_input_tokens_seen) or settings.tokens)
     for entry in trainer.state.log_history:
         if "loss" in entry:

@@ -17,6 +17,7 @@ from ratchet.page import charts, figures, words
 from ratchet.page.verdict import things, verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
+COUNTED = ("groups", "zero_variance_groups", "skipped_steps")  # in a round's iterations
 HEAD_CHARS, HEAD_LINES = 700, 10  # of a text shown before "more"
 MOST_CHARS = 24_000  # of a text in the page at all
 LONG_RUN = re.compile(r"\S{60}")  # browsers lay out an unbroken line of n characters in time n²
@@ -39,6 +40,7 @@ def render(report: dict[str, Any]) -> str:
         by_type=figures.by_type(report),
         episodes=[_episode(one) for one in report["episodes"]],
         checks={str(one["round"]): _checks(one) for one in report["rounds"]},
+        soundness=[_soundness(one) for one in report["rounds"] if not words.skipped(one["online"])],
         settings=yaml.safe_dump(report["settings"], sort_keys=True, allow_unicode=True, width=100) if report["settings"] else "",
     )
     return page.encode("utf-8", "replace").decode("utf-8")
@@ -48,7 +50,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=ChainableUndefined, finalize=_finalize
     )
-    for name in ("number", "percent", "level", "signed", "between", "between_signed", "short", "stratum", "round_name", "observed", "capital"):
+    for name in ("number", "percent", "level", "signed", "between", "between_signed", "short", "stratum", "round_name", "observed", "capital", "tiny"):
         environment.filters[name] = _tolerant(getattr(words, name))
     environment.filters["text_parts"] = text_parts
     environment.filters["breakable"] = breakable
@@ -118,6 +120,15 @@ def _checks(one: dict[str, Any]) -> list[tuple[str, dict | None]]:
     second = (one["decision"] or {}).get("checks")
     found = [("Checks of the data", one["check"])]
     return found + ([("Checks of the evaluation's rows", second)] if second and second != one["check"] else [])
+
+
+def _soundness(one: dict[str, Any]) -> dict[str, Any]:
+    """A round's updates: how many groups taught nothing, what was skipped, and how far sampler and learner were apart at most."""
+    curve = one["online"].get("curve") or []
+    known = {name: [p[name] for p in curve if p.get(name) is not None] for name in (*COUNTED, "logprob_max_diff", "logprob_mean_diff")}
+    sums = {name: sum(known[name]) if known[name] else None for name in COUNTED}
+    largest = {name: max(known[name], default=None) for name in ("logprob_max_diff", "logprob_mean_diff")}
+    return {"round": one["round"], "iterations": len(curve), **sums, **largest}
 
 
 def _waived(one: dict[str, Any]) -> dict[str, str]:

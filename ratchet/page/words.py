@@ -61,6 +61,11 @@ def number(value: Any, digits: int = 1) -> str:
     return text.replace("-", MINUS)
 
 
+def tiny(value: Any) -> str:
+    """`1.2e-06`; a dash for nothing."""
+    return NONE if value is None else f"{value:.1e}"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """A share as `55.1 %`."""
     return NONE if value is None else f"{number(value * 100.0, digits)}{THIN}%"

@@ -178,13 +178,20 @@ def test_a_step_that_is_not_finite_or_explodes_is_skipped_and_the_next_is_as_if_
     batch = near(tiny.sequences(4))
     broken = copy.deepcopy(batch)
     broken[1].advantages[0] = bad
-    hit, clean = make([surrogate()]), make([surrogate()])
+    hit, clean = make([surrogate()], max_grad_norm=1.0), make([surrogate()], max_grad_norm=1.0)
     before = tiny.weights(hit.model)
     update = hit.update(broken, 1e-3)
     assert update.skipped
     assert all(torch.equal(value, before[name]) for name, value in tiny.weights(hit.model).items())
     assert not hit.update(batch, 1e-3).skipped and not clean.update(batch, 1e-3).skipped
     assert all(torch.equal(value, tiny.weights(clean.model)[name]) for name, value in tiny.weights(hit.model).items())
+
+
+def test_what_has_exploded_is_a_setting() -> None:
+    batch = near(tiny.sequences(4))
+    norm = make([surrogate()]).update(batch, 0.0).metrics["grad_norm"]
+    for ratio, skipped in ((norm / 0.01 * 1.1, False), (norm / 0.01 * 0.9, True)):
+        assert make([surrogate()], max_grad_norm=0.01, max_grad_norm_ratio=ratio).update(batch, 1e-3).skipped is skipped
 
 
 def test_gradients_are_clipped_to_the_setting_and_reported_before_it() -> None:

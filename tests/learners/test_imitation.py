@@ -80,6 +80,18 @@ def test_a_model_that_breaks_is_reported_not_hidden(tmp_path: Path) -> None:
     json.dumps(vars(result), allow_nan=False)
 
 
+def test_too_many_skipped_steps_end_the_warm_start_as_soon_as_that_is_certain(tmp_path: Path) -> None:
+    model = tiny.model()
+    with torch.no_grad():
+        model.lm_head.weight[3, 3] = float("nan")
+    settings = replace(SETTINGS, tokens=100 * SETTINGS.batch_tokens, max_skipped_share=0.03)
+    with pytest.raises(RatchetError, match=r"^4 of 100 optimiser steps were skipped .* learner\.max_skipped_share=0\.03; lower warm_start\.lr"):
+        imitate(model, TRAIN, [], settings, scratch=tmp_path)
+    calm = replace(SETTINGS, tokens=500, max_grad_norm=1e-9, max_grad_norm_ratio=1.0, max_skipped_share=0.0)
+    with pytest.raises(RatchetError, match="^1 of"):  # every gradient is longer than that
+        train(tmp_path / "calm", calm)
+
+
 def test_an_epoch_shows_every_sequence_once_in_an_order_of_its_own() -> None:
     seen: list[str] = []
     for batch in batches(TRAIN, 60, seed=1):
@@ -130,11 +142,36 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> Non
     assert str(tmp_path / "checkpoint") in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer-0.safetensors", "progress.json"])
-def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer-0.safetensors", "progress.json", "manifest.json"])
+def test_a_damaged_checkpoint_is_put_aside_by_name_and_nothing_of_it_is_taken(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     one, folder = learner(), tmp_path / "checkpoint"
     one.update(TRAIN, 1e-3)
     save_checkpoint(folder, one.model, one.optimizers, {"step": 1})
     (folder / name).write_bytes((folder / name).read_bytes()[:5])
-    with pytest.raises(RatchetError, match="checkpoint"):
-        load_checkpoint(folder, one.model, one.optimizers)
+    fresh, other = tiny.weights(learner().model), learner()
+    assert load_checkpoint(folder, other.model, other.optimizers) is None
+    assert all(torch.equal(value, fresh[key]) for key, value in tiny.weights(other.model).items())
+    assert not folder.exists() and (tmp_path / "damaged" / "checkpoint" / name).is_file()
+    assert name in caplog.text and "learned again" in caplog.text
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, folder = learner(), tmp_path / "checkpoint"
+    save_checkpoint(folder, one.model, one.optimizers, {"step": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            save_checkpoint(folder, one.model, one.optimizers, {"step": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert load_checkpoint(folder, one.model, one.optimizers) == {"step": 1}
+
+
+def test_a_checkpoint_of_another_configuration_is_refused_by_name(tmp_path: Path) -> None:
+    one, folder = learner(), tmp_path / "checkpoint"
+    save_checkpoint(folder, one.model, one.optimizers, {}, configuration="aaaa")
+    with pytest.raises(RatchetError, match=r"checkpoint: a checkpoint of another configuration \(aaaa, this one is bbbb\); move it away"):
+        load_checkpoint(folder, one.model, one.optimizers, configuration="bbbb")

@@ -154,6 +154,17 @@ def test_both_rounds_show_their_checks_once(report: dict, html: str) -> None:
     assert "seen on the evaluation's rows" in Page(render(changed)).text["data"]
 
 
+def test_what_taught_nothing_and_what_was_skipped_is_counted_by_round(report: dict, html: str) -> None:
+    curves = {one["round"]: one["online"]["curve"] for one in report["rounds"] if (one["online"] or {}).get("curve")}
+    assert curves
+    changed = copy.deepcopy(report)
+    next(one for one in changed["rounds"] if one["round"] == 1)["online"]["curve"][0] |= {"skipped_steps": 3, "logprob_max_diff": 0.0042}
+    for k, curve in curves.items():
+        alike, groups = (sum(point[name] for point in curve) for name in ("zero_variance_groups", "groups"))
+        assert f'<th scope="row">{k}</th><td>{alike} of {groups} (' in html
+    assert "</td><td>3</td><td>4.2e-03</td>" in render(changed) and "</td><td>3</td><td>4.2e-03</td>" not in html
+
+
 def test_the_action_is_highlighted_as_a_literal_part_of_the_reply(report: dict, html: str) -> None:
     marked = re.findall(r'<mark><span class="text">(.*?)</span>', html)
     actions = [step["action"] for episode in report["episodes"] for step in episode["steps"] if step["action"]]
