@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
 from ratchet.errors import RatchetError
-from ratchet.files import read_json, sha256_files, sha256_json, write_json
+from ratchet.files import let_go, read_json, sha256_files, sha256_json, storage_trouble, write_json
 from ratchet.installed import require_current
 from ratchet.settings import Settings, load
-from tasks import throughput
+from tasks import outs, throughput
 from tasks.progress import Progress as Progress, say as say
 
 SKIPPED = "skipped.json"
+SCRATCH = ".ratchet/scratch"
 
 
 def stage_entry(root: Path, name: str, key: str | None) -> dict[str, Any]:
@@ -64,13 +65,14 @@ class Stage:
     def __post_init__(self) -> None:
         self.entry = stage_entry(self.root, self.name, self.key)
         self.title = self.name if self.key is None else f"{self.name}@{self.key}"
-        parent = self.root / ".ratchet" / "scratch" / self.title
+        parent = self.root / SCRATCH / self.title
         self.scratch = parent / self._hash()
-        if parent.is_dir():
-            for other in parent.iterdir():
-                if other != self.scratch:
-                    shutil.rmtree(other)
+        for other in parent.iterdir() if parent.is_dir() else ():
+            if other != self.scratch:
+                let_go(other)
+        outs.forget_recorded(parent.parent, self.root)
         self.scratch.mkdir(parents=True, exist_ok=True)
+        let_go(self.scratch / outs.OUTS)  # what a kill left half written is no out
         throughput.begin(self.root, self.title, self.settings)
 
     def _hash(self) -> str:
@@ -88,10 +90,11 @@ class Stage:
 
     def out(self, relative: str) -> Path:
         """Where an out is written before it is whole. `relative` has to be (inside) one of the stage's outs or metrics."""
-        declared = [*self.entry["outs"], *self.entry["metrics"]]
+        declared = self._declared()
         if not any(relative == one or relative.startswith(one + "/") for one in declared):
             raise ValueError(f"{self.title}: {relative} is no out of this stage in dvc.yaml ({', '.join(declared)})")
-        path = self.scratch / "outs" / relative
+        path = self.scratch / outs.OUTS / relative
+        self.fault("out")
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -99,20 +102,28 @@ class Stage:
         write_json(self.out(self.entry["metrics"][0]), value)
 
     def finish(self) -> None:
-        """Renames all outs into the workspace and lets the scratch folder go."""
-        for relative in [*self.entry["outs"], *self.entry["metrics"]]:
-            source, target = self.scratch / "outs" / relative, self.root / relative
-            if not source.exists():
+        """Makes the outs whole and lays them into the workspace. From the first to the last of it a kill loses nothing."""
+        for relative in self._declared():
+            if not (self.scratch / outs.OUTS / relative).exists():
                 raise FileNotFoundError(f"{self.title} did not write {relative}")
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            elif target.exists() or target.is_symlink():
-                target.unlink()
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(source, target)
-        shutil.rmtree(self.scratch)
+        self.fault("whole")
+        outs.keep(self.scratch)
+        self.place()
         throughput.end(self.root, self.title)
         say(f"{self.title} done in {time.monotonic() - self.began:.1f} s")
+
+    def place(self) -> None:
+        """Lays the outs, whole in scratch, into the workspace."""
+        outs.place(self.scratch, self.root, self._declared(), lambda: self.fault("place"))
+        self.fault("placed")
+
+    def _declared(self) -> list[str]:
+        return [*self.entry["outs"], *self.entry["metrics"]]
+
+    def fault(self, point: str) -> None:
+        """Kills this process group with SIGKILL where RATCHET_FAULT names this stage and `point`: for benchmarks/durability.py."""
+        if os.environ.get("RATCHET_FAULT") == f"{self.title}:{point}":
+            os.killpg(0, signal.SIGKILL)
 
     def skip(self, reason: str) -> None:
         """Writes `{"skipped": reason}` as metrics and into every out; whoever reads them passes it on."""
@@ -158,8 +169,18 @@ def tensorboard(stage: Stage) -> Iterator[Callable[[str, float, int], None]]:
         writer.close()
 
 
+def perform(stage: Stage, run: Callable[[Stage], None]) -> None:
+    """Runs the stage, unless a run that was killed had made all its outs already: then these are put in their places."""
+    if outs.kept(stage.scratch, stage.root):
+        say(f"{stage.title}: was done when it was killed; its outs are put in place")
+        stage.place()
+    else:
+        run(stage)
+
+
 def main(name: str, run: Callable[[Stage], None], key: str | None = None) -> None:
-    """The command line of a stage: reads params.yaml of the current folder, exits 2 with one line on bad input."""
+    """The command line of a stage: reads params.yaml of the current folder. Exits 2 with one line on bad input and where the disk is
+    full or may not be written to, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog=f"python -m tasks.{name}", description=(run.__doc__ or "").strip().split("\n\n")[0])
     if key is not None:
         parser.add_argument(f"--{key}", required=True, dest="key", help=f"which {key} of params.yaml")
@@ -168,7 +189,18 @@ def main(name: str, run: Callable[[Stage], None], key: str | None = None) -> Non
         root = Path.cwd()
         stage = Stage(root, load(root / "params.yaml"), name, getattr(arguments, "key", None))
         require_current(root, stage.entry["deps"])
-        run(stage)
+        perform(stage, run)
     except RatchetError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(name, str(error), 2)
+    except KeyboardInterrupt:
+        _end(name, "interrupted; run it again to go on from what is done", 130)
+    except Exception as error:
+        trouble = storage_trouble(error)
+        if trouble is None:
+            raise
+        _end(name, f"{trouble}, then run it again: what is done is kept in {SCRATCH}", 2)
+
+
+def _end(name: str, text: str, code: int) -> NoReturn:
+    print(f"{name}: {text}", file=sys.stderr)
+    raise SystemExit(code) from None

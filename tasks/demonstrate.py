@@ -34,8 +34,8 @@ def run(stage: Stage) -> None:
         raise RatchetError("demonstrate: none of the demonstrations solved its task; nothing can be imitated; choose policy: expert")
     write_table(stage.out("data/demonstrations/episodes.parquet"), "episodes", episodes)
     write_table(stage.out("data/demonstrations/steps.parquet"), "steps", steps)
-    lengths = episodes["n_steps"].to_pylist()
-    stage.metrics({"episodes": episodes.num_rows, "steps": steps.num_rows, "success": float(solved.mean()), "mean_steps": float(np.mean(lengths))})
+    counts = {"episodes": episodes.num_rows, "errors": episodes.num_rows - episodes["error"].null_count, "steps": steps.num_rows}
+    stage.metrics({**counts, "success": float(solved.mean()), "mean_steps": float(np.mean(episodes["n_steps"].to_pylist()))})
     stage.finish()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ import pyarrow as pa
 from ratchet.envs.base import Task
 from ratchet.envs.benchmarks import open_pool
 from ratchet.envs.pool import EnvPool
-from ratchet.episodes.files import read_table, write_table
+from ratchet.episodes.files import write_table
+from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import read_panel
-from ratchet.files import read_json, sha256_json, write_json
+from ratchet.files import let_go, read_json, sha256_json, write_json
 from ratchet.rollout.play import Job
 from tasks.common import Progress, Stage, main, say, skipped, stop_reason, tensorboard
+from tasks.parts import read_parts
 from tasks.rollouts import keyed_choice, model_policy, play_shards
 
 
@@ -79,10 +83,10 @@ class _Online:
         self.candidates: list[str] = []
 
     def run(self) -> None:
-        from ratchet.learners.checkpoint import load_checkpoint, save_checkpoint
+        from ratchet.learners.checkpoint import save_checkpoint
 
         stage, own = self.stage, self.settings
-        done = load_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers, self.average.weights)
+        done = self._resumed()
         if done is not None:
             self.curve, self.candidates = done["curve"], done["candidates"]
             say(f"{stage.title}: goes on after iteration {len(self.curve)}")
@@ -96,9 +100,43 @@ class _Online:
                 if iteration % own.keep_every == 0 or iteration == own.iterations:
                     self._keep(iteration)
                 progress = {"curve": self.curve, "candidates": self.candidates}
-                save_checkpoint(stage.scratch / "checkpoint", self.learner.model, self.learner.optimizers, progress, self.average.weights)
+                state = (self.learner.model, self.learner.optimizers, progress, self.average.weights)
+                save_checkpoint(stage.scratch / "checkpoint", *state, configuration=stage.scratch.name)
                 bar(iteration, _told(point))
         self._finish()
+
+    def _resumed(self) -> dict[str, Any] | None:
+        """Restores the last checkpoint, where the episodes and the candidates that it goes on from are all still there."""
+        from ratchet.learners.checkpoint import drop_checkpoint, load_checkpoint, read_progress
+
+        folder = self.stage.scratch / "checkpoint"
+        progress = read_progress(folder)
+        if progress is not None and (missing := self._missing(progress)):
+            drop_checkpoint(folder, f"{missing}; the round is learned again, from the episodes that there are")
+        state = (self.learner.model, self.learner.optimizers, self.average.weights)
+        return load_checkpoint(folder, *state, configuration=self.stage.scratch.name)
+
+    def _missing(self, progress: dict[str, Any]) -> str | None:
+        """What of that which `progress` counts as done is not there."""
+        from ratchet.models.build import card_of, version_of
+
+        played, expected = sum(e.num_rows for e, _ in self._parts(progress["curve"])), _episodes(progress["curve"])
+        if played != expected:
+            return f"{expected - played} of its {expected} episodes are missing"
+        for name in progress["candidates"]:
+            folder = self._candidate(name)
+            if not (folder / "ratchet.json").is_file() or version_of(folder) != card_of(folder)["version"]:
+                return f"its candidate {name} is not what was saved"
+        return None
+
+    def _parts(self, curve: list[dict[str, Any]]) -> list[tuple[pa.Table, pa.Table]]:
+        """(episodes, steps) of each shard of the iterations of `curve`, in their order."""
+        names = {_part_name(point["iteration"]) for point in curve}
+        return [part for name, part in read_parts(self.stage.scratch / "parts").items() if name.rpartition("-")[0] in names]
+
+    def _candidate(self, name: str) -> Path:
+        """Where a candidate is kept until the round is over."""
+        return self.stage.scratch / "candidates" / name
 
     def _iterate(self, iteration: int, pool: EnvPool) -> dict[str, Any]:
         from ratchet.learners.online import credited, learn
@@ -123,9 +161,12 @@ class _Online:
         from ratchet.learners.safety import check_agreement, check_skipped
 
         own = self.settings
-        check_agreement(metrics["logprob_max_diff"], own.logprob_limit)
         skipped = metrics["skipped_steps"] + sum(point["skipped_steps"] for point in self.curve)
-        check_skipped(skipped, own.iterations * own.steps, self.stage.settings.learner.max_skipped_share, "evolve_online")
+        try:
+            check_agreement(metrics["logprob_max_diff"], own.logprob_limit)
+            check_skipped(skipped, own.iterations * own.steps, self.stage.settings.learner.max_skipped_share, "evolve_online")
+        except RatchetError as error:
+            raise RatchetError(f"round {self.round}, iteration {len(self.curve) + 1}: {error}") from None
 
     def _play(self, iteration: int, chosen: list[Task], pool: EnvPool) -> tuple[pa.Table, pa.Table]:
         own, stage = self.settings, self.stage
@@ -138,7 +179,7 @@ class _Online:
             for task in chosen
             for sample in range(own.samples)
         ]
-        return play_shards(stage, f"iteration {iteration:03d}", jobs, policy, pool, shard=own.shard)
+        return play_shards(stage, _part_name(iteration), jobs, policy, pool, shard=own.shard)
 
     def _keep(self, iteration: int) -> None:
         from ratchet.models.build import save_model
@@ -154,20 +195,32 @@ class _Online:
             "action_format": self.stage.settings.env.action_format,
             "params_hash": sha256_json(self.stage.settings.model_dump(mode="json"))[:12],
         }
+        let_go(self._candidate(name))
         with self.average.laid_into(self.learner.model):
-            save_model(self.learner.model, self.start, self.stage.out(f"models/rounds/{self.round}/candidates/{name}"), card)
+            save_model(self.learner.model, self.start, self._candidate(name), card)
         self.candidates.append(name)
 
     def _finish(self) -> None:
         stage = self.stage
-        parts = sorted((stage.scratch / "parts").glob("*.episodes.parquet"))
-        episodes = pa.concat_tables([read_table(part, "episodes") for part in parts])
-        steps = pa.concat_tables([read_table(part.with_name(part.name.replace(".episodes.", ".steps.")), "steps") for part in parts])
+        parts, expected = self._parts(self.curve), _episodes(self.curve)
+        episodes, steps = pa.concat_tables([e for e, _ in parts]), pa.concat_tables([s for _, s in parts])
+        if episodes.num_rows != expected:
+            raise RatchetError(f"{stage.title}: {episodes.num_rows} episodes are kept, {expected} were played; run the stage again")
         write_table(stage.out(f"data/rounds/{self.round}/online/episodes.parquet"), "episodes", episodes)
         write_table(stage.out(f"data/rounds/{self.round}/online/steps.parquet"), "steps", steps)
+        for name in self.candidates:
+            shutil.copytree(self._candidate(name), stage.out(f"models/rounds/{self.round}/candidates/{name}"))
         write_json(stage.out(f"models/rounds/{self.round}/candidates/candidates.json"), self.candidates)
         stage.metrics({"curve": self.curve, "candidates": self.candidates})
         stage.finish()
+
+
+def _part_name(iteration: int) -> str:
+    return f"iteration {iteration:03d}"
+
+
+def _episodes(curve: list[dict[str, Any]]) -> int:
+    return sum(point["episodes"] for point in curve)
 
 
 def _told(point: dict[str, Any]) -> str:

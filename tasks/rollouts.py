@@ -12,16 +12,17 @@ import pyarrow as pa
 
 from ratchet.envs.benchmarks import benchmark
 from ratchet.envs.pool import EnvPool
-from ratchet.episodes.files import read_table, table_of, write_table
+from ratchet.episodes.files import table_of
 from ratchet.errors import RatchetError
 from ratchet.policies.base import Policy
 from ratchet.policies.scripted import Player, ScriptedPolicy
 from ratchet.policies.served import FAILED, ServedPolicy
 from ratchet.policies.served_settings import Served
 from ratchet.policies.slips import SlippingPlayer
-from ratchet.rollout.play import Job, play
+from ratchet.rollout.play import Job, episode_id, play
 from ratchet.settings import Settings
 from tasks.common import Progress, Stage
+from tasks.parts import read_part, write_part
 
 
 def expert_policy(settings: Settings, games: Path, slip_rate: float = 0.0) -> Policy:
@@ -132,7 +133,7 @@ def play_shards(
 ) -> tuple[pa.Table, pa.Table]:
     """Plays `jobs` in shards of `shard` episodes and returns (episodes, steps).
 
-    Each finished shard is a pair of part files in the stage's scratch folder; after a kill only the missing ones are played. A
+    Each finished shard is a part in the stage's scratch folder (tasks/parts.py); after a kill only the missing ones are played. A
     shard whose steps `accept` raises about is not kept. Raises RatchetError where more than `env.max_error_share` of the episodes
     ended as errors.
     """
@@ -145,28 +146,21 @@ def play_shards(
         done, solved = done + 1, solved + episode["solved"]
         progress(done, f"{100 * solved / done:.1f} % solved")
 
+    env = stage.settings.env
     for number, start in enumerate(range(0, len(jobs), shard)):
-        base = stage.scratch / "parts" / f"{name}-{number:05d}"
-        files = base.with_suffix(".episodes.parquet"), base.with_suffix(".steps.parquet")
-        played = not files[1].exists()
-        if played:
-            env = stage.settings.env
-            episodes, steps = play(
-                jobs[start : start + shard],
-                policy,
-                pool,
-                max_steps=env.max_steps,
-                max_invalid=env.max_invalid,
-                rows=rows or shard,
-                on_episode=ended,
-            )
-            accept(steps)
-            write_table(files[0], "episodes", episodes)
-            write_table(files[1], "steps", steps)  # last: its presence says that the pair is whole
-        parts.append((read_table(files[0], "episodes"), read_table(files[1], "steps")))
-        for row in [] if played else parts[-1][0].select(["solved"]).to_pylist():
+        base, chosen = stage.scratch / "parts" / f"{name}-{number:05d}", jobs[start : start + shard]
+        part = read_part(base, [episode_id(job, policy.policy_id) for job in chosen])
+        for row in [] if part is None else part[0].select(["solved"]).to_pylist():
             progress.found(1)
             ended(row)
+        if part is None:
+            episodes, steps = play(
+                chosen, policy, pool, max_steps=env.max_steps, max_invalid=env.max_invalid, rows=rows or shard, on_episode=ended
+            )
+            accept(steps)
+            part = write_part(base, episodes, steps)
+            stage.fault("part")
+        parts.append(part)
     if not parts:
         return table_of("episodes", []), table_of("steps", [])
     episodes, steps = pa.concat_tables([e for e, _ in parts]), pa.concat_tables([s for _, s in parts])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 
 from ratchet.episodes.schema import KIND_KEY, KINDS, SCHEMA_VERSION, VERSION_KEY
 from ratchet.errors import RatchetError
+from ratchet.files import replacing
 
 SORT_KEYS = {"episodes": ["episode_id"], "steps": ["episode_id", "t"], "labels": ["episode_id", "t"],
              "outcomes": ["panel", "task_id", "sample", "seed"]}
@@ -20,10 +20,8 @@ def write_table(path: Path, kind: str, table: pa.Table) -> None:
     table = table.select(KINDS[kind].names).cast(KINDS[kind])
     table = table.sort_by([(name, "ascending") for name in SORT_KEYS[kind]]).combine_chunks()
     table = table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION).encode(), KIND_KEY: kind.encode()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    pq.write_table(table, part, compression="zstd")
-    os.replace(part, path)
+    with replacing(path) as part:
+        pq.write_table(table, part, compression="zstd")
 
 
 def read_table(path: Path, kind: str, columns: list[str] | None = None) -> pa.Table:

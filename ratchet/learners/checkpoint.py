@@ -1,4 +1,8 @@
-"""Checkpoints of long work: safetensors and JSON, no pickle; a resumed run goes on with the same bytes."""
+"""Checkpoints of long work: safetensors and JSON, no pickle; a resumed run goes on with the same bytes.
+
+`manifest.json`, written last, holds the checksum of every file and whose checkpoint it is. A damaged one is put aside, and the work
+starts anew; one of another configuration is refused, because somebody put it there.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,47 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import RatchetError
-from ratchet.files import read_json, write_json
+from ratchet.files import checksums, difference, flush, flush_tree, put_aside, read_json, write_json
+
+MANIFEST = "manifest.json"
 
 
 def save_checkpoint(
-    folder: Path, model: Any, optimizers: list[Any], progress: dict[str, Any], average: dict[str, Tensor] | None = None
+    folder: Path,
+    model: Any,
+    optimizers: list[Any],
+    progress: dict[str, Any],
+    average: dict[str, Tensor] | None = None,
+    configuration: str | None = None,
 ) -> None:
     """Writes weights, optimiser states, `progress` (data position, counters, curve) and an `average` of weights into `folder`, whole
-    or not at all."""
+    or not at all: where writing fails, the checkpoint before stays.
+
+    `configuration` names what the work depends on; `load_checkpoint` refuses another one.
+    """
+    for left in folder.parent.glob(f".{folder.name}.*.part"):  # of a process that was killed
+        shutil.rmtree(left)
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        part.mkdir(parents=True)
+        _write(part, model, optimizers, progress, average)
+        write_json(part / MANIFEST, {"configuration": configuration, "files": checksums(part)})
+        flush_tree(part)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(part, folder)
+    flush(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(part: Path, model: Any, optimizers: list[Any], progress: dict[str, Any], average: dict[str, Tensor] | None) -> None:
     from safetensors.torch import save_file
 
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
     save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}, str(part / "model.safetensors"))
     for index, optimizer in enumerate(optimizers):
         tensors, values = _flatten(optimizer.state_dict()["state"])
@@ -32,28 +64,50 @@ def save_checkpoint(
     if average is not None:
         save_file({name: tensor.cpu().contiguous() for name, tensor in average.items()}, str(part / "average.safetensors"))
     write_json(part / "progress.json", progress)
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(part, folder)
-    shutil.rmtree(old, ignore_errors=True)
 
 
-def load_checkpoint(folder: Path, model: Any, optimizers: list[Any], average: dict[str, Tensor] | None = None) -> dict[str, Any] | None:
-    """Restores what `save_checkpoint` wrote (`average` in place) and returns its progress; None where there is none (or only its predecessor's
-    half-finished swap, which is then put back)."""
-    from safetensors import SafetensorError
+def load_checkpoint(
+    folder: Path, model: Any, optimizers: list[Any], average: dict[str, Tensor] | None = None, configuration: str | None = None
+) -> dict[str, Any] | None:
+    """Restores what `save_checkpoint` wrote (`average` in place) and returns its progress; None where there is none, or a damaged one,
+    which is put aside and said. Raises RatchetError for a checkpoint of another configuration or of another model."""
+    manifest = _sound(folder)
+    if manifest is None:
+        return None
+    if manifest["configuration"] != configuration:
+        raise RatchetError(
+            f"{folder}: a checkpoint of another configuration ({manifest['configuration']}, this one is {configuration}); "
+            "move it away to start this stage anew"
+        )
+    return _restore(folder, model, optimizers, average)
 
+
+def read_progress(folder: Path) -> dict[str, Any] | None:
+    """The progress that `load_checkpoint` would return, and nothing restored."""
+    return None if _sound(folder) is None else read_json(folder / "progress.json")
+
+
+def drop_checkpoint(folder: Path, why: str) -> None:
+    """Puts a checkpoint aside that cannot be gone on from; `why` ends the line that says so."""
+    put_aside([folder], why)
+
+
+def _sound(folder: Path) -> dict[str, Any] | None:
+    """The manifest of an undamaged checkpoint. One that a kill left between two renames is put back first."""
     old = folder.with_name(f".{folder.name}.old")
     if not folder.exists() and old.exists():
         os.replace(old, folder)
     if not folder.exists():
         return None
     try:
-        return _restore(folder, model, optimizers, average)
-    except (SafetensorError, OSError) as error:
-        raise RatchetError(f"{folder}: a damaged checkpoint ({error}); delete the folder to start this stage anew") from error
+        manifest = read_json(folder / MANIFEST)
+        wrong = difference(folder, manifest["files"])
+    except (RatchetError, KeyError, TypeError):
+        manifest, wrong = None, f"{MANIFEST} cannot be read"
+    if wrong is not None:
+        drop_checkpoint(folder, f"{wrong}; what it held is learned again")
+        return None
+    return manifest
 
 
 def _restore(folder: Path, model: Any, optimizers: list[Any], average: dict[str, Tensor] | None) -> dict[str, Any]:
@@ -62,7 +116,7 @@ def _restore(folder: Path, model: Any, optimizers: list[Any], average: dict[str,
     state = load_file(str(folder / "model.safetensors"))
     own = model.state_dict()
     if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in own.items()}:
-        raise RatchetError(f"{folder}: a checkpoint of another model; delete the folder to start this stage anew")
+        raise RatchetError(f"{folder}: a checkpoint of another model; move it away to start this stage anew")
     model.load_state_dict(state)
     for index, optimizer in enumerate(optimizers):
         tensors = load_file(str(folder / f"optimizer-{index}.safetensors"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ratchet.files import sha256_json
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import Sequence
 from ratchet.learners.checkpoint import load_checkpoint, rng_seed, save_checkpoint
@@ -86,7 +87,8 @@ def imitate(
         max_grad_norm_ratio=settings.max_grad_norm_ratio,
     )
     result = ImitationResult()
-    done = load_checkpoint(scratch / "checkpoint", learner.model, learner.optimizers)
+    configuration = sha256_json([scratch.name, asdict(settings)])[:16]
+    done = load_checkpoint(scratch / "checkpoint", learner.model, learner.optimizers, configuration=configuration)
     if done is not None:
         result = ImitationResult(**done)
     at, planned = result.steps, -(-settings.tokens // settings.batch_tokens)
@@ -115,7 +117,7 @@ def imitate(
         if result.steps % settings.checkpoint_every == 0:
             if result.curve:
                 result.curve[-1]["held_out_loss"] = held_out_loss(learner, held_out)
-            save_checkpoint(scratch / "checkpoint", learner.model, learner.optimizers, vars(result))
+            save_checkpoint(scratch / "checkpoint", learner.model, learner.optimizers, vars(result), configuration=configuration)
     result.held_out_loss = held_out_loss(learner, held_out)
     if result.curve:
         result.curve[-1]["held_out_loss"] = result.held_out_loss

@@ -1,0 +1,83 @@
+"""Outs that are whole. From the moment a stage has made them until DVC has recorded them they are kept in its scratch folder.
+
+DVC deletes a stage's outs before it runs the stage again, also those that a killed run had finished already. What lies in the
+workspace are therefore links to (or copies of) `whole/`, the files there are never written to again, and `manifest.json` holds their
+checksums. Once dvc.lock is younger than they are, DVC has recorded them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ratchet.files import checksums, difference, flush_tree, let_go, put_aside, read_json, write_json
+
+OUTS, WHOLE, MANIFEST, PLACED = "outs", "whole", "manifest.json", "placed"
+
+
+def keep(scratch: Path) -> None:
+    """From here on the outs in `scratch` are whole: one rename, after all of them are on the disk."""
+    outs = scratch / OUTS
+    flush_tree(outs)
+    let_go(scratch / WHOLE)
+    write_json(scratch / MANIFEST, checksums(outs))
+    os.replace(outs, scratch / WHOLE)
+
+
+def place(scratch: Path, workspace: Path, paths: Sequence[str], after_each: Callable[[], None] = lambda: None) -> None:
+    """Lays the whole outs into `workspace`, in place of whatever is there, and lets everything else in `scratch` go."""
+    for relative in paths:
+        source, target, new = scratch / WHOLE / relative, workspace / relative, scratch / "placing"
+        _remove(new)
+        if source.is_dir():
+            shutil.copytree(source, new, copy_function=_link, symlinks=True)
+        else:
+            _link(str(source), str(new))
+        _remove(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(new, target)
+        after_each()
+    for path in scratch.iterdir():
+        if path.name not in (WHOLE, MANIFEST):
+            _remove(path)
+    (scratch / PLACED).touch()
+
+
+def kept(scratch: Path, workspace: Path) -> bool:
+    """Whether whole outs are here that DVC has not recorded. Damaged ones are put aside and said."""
+    if not (scratch / WHOLE).is_dir() or recorded(scratch, workspace):
+        return False
+    wrong = difference(scratch / WHOLE, read_json(scratch / MANIFEST))
+    if wrong is not None:
+        put_aside([scratch / WHOLE], f"{wrong}; the stage is run again")
+    return wrong is None
+
+
+def recorded(scratch: Path, workspace: Path) -> bool:
+    """Whether DVC has written dvc.lock, which it does after every stage, since the outs of `scratch` were placed."""
+    placed, lock = scratch / PLACED, workspace / "dvc.lock"
+    return placed.is_file() and lock.is_file() and lock.stat().st_mtime_ns > placed.stat().st_mtime_ns
+
+
+def forget_recorded(scratches: Path, workspace: Path) -> None:
+    """Lets go of what DVC has recorded: `scratches` holds a folder a stage, and that one a configuration."""
+    for scratch in scratches.glob("*/*"):
+        if recorded(scratch, workspace):
+            let_go(scratch)
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target, follow_symlinks=False)
+    return target
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
