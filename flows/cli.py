@@ -214,6 +214,14 @@ def main() -> None:
     except RatchetError as error:
         _say(str(error))
         sys.exit(getattr(error, "exit_code", 2))
+    except OSError as error:
+        from ratchet.files import storage_trouble
+
+        trouble = storage_trouble(error)
+        if trouble is None:
+            raise
+        _say(f"{trouble}, then give the command again")
+        sys.exit(2)
 
 
 def _say(text: str) -> None:

@@ -22,7 +22,7 @@ from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.logging import get_run_logger  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
 
-from flows import artifacts, events, workspace  # noqa: E402
+from flows import artifacts, events, mending, workspace  # noqa: E402
 from flows.dag import stage_names  # noqa: E402
 from flows.keys import keys_for  # noqa: E402
 from flows.record import RunRecord  # noqa: E402
@@ -115,16 +115,22 @@ def open_run(root: Path, preset: str | None, settings: list[str], resume: str | 
             raise RatchetError(
                 "--resume continues a run as it was set up; leave --preset, --set, --here and --name out, or start a new run"
             )
-        return resume, (root if resume == workspace.HERE else workspace.find(root, resume))
+        return resume, _mended(root if resume == workspace.HERE else workspace.find(root, resume))
     if here:
         if preset or settings or name:
             raise RatchetError(
                 "--here runs what params.yaml says; edit it instead of giving --preset, --set or --name, or leave --here out"
             )
-        return workspace.HERE, workspace.open_here(root)
+        return workspace.HERE, _mended(workspace.open_here(root))
     params = render_run(root, preset, settings)
     run_id = workspace.new_id(name or params["line"])
     return run_id, workspace.create(root, run_id, params)
+
+
+def _mended(folder: Path) -> Path:
+    for line in mending.mend(folder):
+        watching.get().note(line)
+    return folder
 
 
 def way_on(run_id: str) -> str:

@@ -4,6 +4,7 @@ A child a stage costs about 0.6 s, which is what DVC itself needs to read the gr
 it leaked goes with it.
 """
 
+import io
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,15 +134,20 @@ def _environment() -> dict[str, str]:
 
 def _read(process: "subprocess.Popen[str]", path: Path, tail: deque[str], on_line: Callable[[str], None]) -> None:
     assert process.stdout is not None  # a pipe was asked for
-    with path.open("a", encoding="utf-8") as log:
-        log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+    # A full disk must not stop the reading, for the stage would wait for it for ever.
+    with path.open("ab", buffering=0) as log:
+        _keep(log, f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         for raw in process.stdout:
-            log.write(raw)
-            log.flush()
+            _keep(log, raw)
             line = raw.rstrip()
             tail.append(line)
             if not DVC_SAYS.fullmatch(line):
                 on_line(line)
+
+
+def _keep(log: io.RawIOBase, text: str) -> None:
+    with suppress(OSError):
+        log.write(text.encode())
 
 
 def _state(tail: list[str]) -> str:
