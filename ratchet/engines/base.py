@@ -23,6 +23,10 @@ class Engine(Protocol):
 
     slots: int
 
+    def twin(self) -> Engine:
+        """Another one of the same weights with slots of its own."""
+        ...
+
     def clear(self, slots: Sequence[int]) -> None:
         """Frees slots: the next reply there begins a new episode."""
         ...

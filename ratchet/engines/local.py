@@ -36,6 +36,9 @@ class LocalEngine:
         self.used = np.zeros(self.slots, dtype=np.int64)  # tokens of each slot that the cache holds
         self.held: list[int | None] = [None] * self.slots  # the last generated token, which is read with the next turn
 
+    def twin(self) -> LocalEngine:
+        return LocalEngine(self.model, slots=self.slots, length=self.length, end=self.ends.tolist(), pad=self.pad)
+
     def clear(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self.used[slot] = 0

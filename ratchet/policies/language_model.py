@@ -37,6 +37,18 @@ class LanguageModelPolicy:
         self._used: dict[int, int] = {}
         self._key: dict[int, np.uint64] = {}
 
+    def twin(self) -> LanguageModelPolicy:
+        """The same policy on rows of its own, for a second shard: the weights are shared, the cache is not."""
+        return LanguageModelPolicy(
+            self.engine.twin(),
+            self.template,
+            policy_id=self.policy_id,
+            version=self.version,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            max_reply_tokens=self.max_reply_tokens,
+        )
+
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str, seed: int) -> None:
         self.engine.clear([row])
         self._used[row] = 0

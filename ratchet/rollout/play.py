@@ -1,24 +1,30 @@
 """Environments × policy → episodes.
 
 The unit of work and of resume is a shard: a fixed list of episodes, played turn by turn, a freed row refilled in the
-list's order. Who plays beside whom depends on the shard alone, so the same shard gives the same bytes whenever it is played
-and however many environment workers there are.
+list's order. Who plays beside whom depends on the shard alone, so the same shard gives the same bytes whenever it is played,
+however many environment workers there are, and whichever other shard is played in turns with it.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from ratchet.clock import CLOCK
 from ratchet.envs.base import Task, Turn
-from ratchet.envs.pool import EnvPool, Failure
+from ratchet.envs.pool import EnvPool, Failure, Ticket
 from ratchet.episodes.files import table_of
 from ratchet.episodes.formats import action_type
 from ratchet.policies.base import Policy, Reply
+
+Tables = tuple[pa.Table, pa.Table]
+"""(episodes, steps)."""
+OnEpisode = Callable[[dict[str, Any]], None]
 
 NAMESPACE = uuid.UUID("6d0c1c8e-3f0e-5b7a-9a53-2a8a0f1f7c11")
 
@@ -59,70 +65,137 @@ def play(
     max_steps: int,
     rows: int,
     max_invalid: int | None = None,
-    on_episode: Callable[[dict[str, Any]], None] | None = None,
-) -> tuple[pa.Table, pa.Table]:
+    on_episode: OnEpisode | None = None,
+) -> Tables:
     """Plays one shard on `rows` rows; returns its (episodes, steps) tables.
 
     An episode is truncated after `max_steps` turns, and after `max_invalid` inadmissible actions in a row. An environment that
-    crashed or hung ends its episode as `error`; the caller decides how many of those are too many.
+    crashed or hung ends its episode as `error`; the caller decides how many of those are too many. `on_episode` hears of each row
+    of the episodes when it ends.
     """
-    waiting = list(reversed(jobs))
-    running: dict[int, _Running] = {}
-    free = list(range(min(rows, len(jobs))))
-    episodes: list[dict[str, Any]] = []
-    steps: list[dict[str, Any]] = []
+    limits = {"max_steps": max_steps, "rows": rows, "max_invalid": max_invalid}
+    [(_, tables)] = play_alternating([jobs], [policy], pool, **limits, on_episode=on_episode)
+    return tables
 
-    def finish(row: int, *, truncated: bool = False, error: str | None = None) -> None:
-        one = running.pop(row)
-        free.append(row)
-        episodes.append(_episode_row(one, policy, truncated=truncated, error=error))
-        steps.extend(one.steps)
-        if on_episode is not None:
-            on_episode(episodes[-1])
 
-    while waiting or running:
-        free.sort()
-        _start(waiting, free, running, policy, pool, finish)
-        order = sorted(running)
+def play_alternating(
+    shards: Iterable[Sequence[Job]],
+    policies: Sequence[Policy],
+    pool: EnvPool,
+    *,
+    max_steps: int,
+    rows: int,
+    max_invalid: int | None = None,
+    on_episode: OnEpisode | None = None,
+) -> Iterator[tuple[int, Tables]]:
+    """Plays as many shards at a time as there are policies; yields (place of the shard, its tables) when one is done.
+
+    While the environments step one shard, its policy's turn is over and the next shard's policy works. Policies share no state of
+    a row (`LanguageModelPolicy.twin`): each is told and asked the same, in the same order, as where its shard is played alone.
+    """
+    waiting = enumerate(shards)
+    free = deque(range(len(policies)))
+    playing: deque[tuple[int, int, Iterator[Tables | None]]] = deque()
+    while True:
+        while free and (following := next(waiting, None)) is not None:
+            lane, (place, jobs) = free.popleft(), following
+            shard = _Shard(jobs, policies[lane], pool, lane * rows, rows, max_steps, max_invalid, on_episode)
+            playing.append((lane, place, shard.play()))
+        if not playing:
+            return
+        lane, place, shard_turns = playing.popleft()
+        if (tables := next(shard_turns)) is None:
+            playing.append((lane, place, shard_turns))
+        else:
+            free.append(lane)
+            yield place, tables
+
+
+class _Shard:
+    """One shard as it is played. Its row r is row `first` + r of the pool."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        policy: Policy,
+        pool: EnvPool,
+        first: int,
+        rows: int,
+        max_steps: int,
+        max_invalid: int | None,
+        on_episode: OnEpisode | None,
+    ) -> None:
+        self.policy, self.pool, self.first, self.on_episode = policy, pool, first, on_episode
+        self.max_steps, self.max_invalid = max_steps, max_invalid
+        self.waiting = list(reversed(jobs))
+        self.running: dict[int, _Running] = {}
+        self.free = list(range(min(rows, len(jobs))))
+        self.episodes: list[dict[str, Any]] = []
+        self.steps: list[dict[str, Any]] = []
+
+    def play(self) -> Iterator[Tables | None]:
+        """None each time that the environments have something to do, and at last the tables."""
+        while self.waiting or self.running:
+            yield from self._start()
+            yield from self._turn()
+        yield table_of("episodes", self.episodes), table_of("steps", self.steps)
+
+    def _start(self) -> Iterator[None]:
+        """Fills the free rows with the next jobs."""
+        self.free.sort()
+        starting = [(self.free.pop(0), self.waiting.pop()) for _ in range(min(len(self.free), len(self.waiting)))]
+        if not starting:
+            return
+        ticket = self._submit([row for row, _ in starting], [job.task for _, job in starting])
+        yield None
+        for (row, job), turn in zip(starting, self._collect(ticket), strict=True):
+            failed = isinstance(turn, Failure)
+            self.running[row] = _Running(job, episode_id(job, self.policy.policy_id), Turn("", ()) if failed else turn)
+            if failed:
+                self._finish(row, error=f"{turn.kind}: {turn.reason}")
+            else:
+                self.policy.begin(row, job.task, turn, self.running[row].id, job.seed)
+
+    def _turn(self) -> Iterator[None]:
+        """One action of every row that runs."""
+        order = sorted(self.running)
         if not order:
-            continue
-        replies = policy.act(order, [running[row].turn for row in order])
+            return
+        replies = self.policy.act(order, [self.running[row].turn for row in order])
         for row, reply in zip(order, replies, strict=True):
             if reply is None:
-                finish(row, truncated=True)
+                self._finish(row, truncated=True)
         acting = [(row, reply) for row, reply in zip(order, replies, strict=True) if reply is not None]
-        results = pool.step([row for row, _ in acting], [reply.action for _, reply in acting])
-        for (row, reply), result in zip(acting, results, strict=True):
-            _advance(running[row], reply, result, policy)
+        if not acting:
+            return
+        ticket = self._submit([row for row, _ in acting], [reply.action for _, reply in acting])
+        yield None
+        for (row, reply), result in zip(acting, self._collect(ticket), strict=True):
+            _advance(self.running[row], reply, result, self.policy)
             if isinstance(result, Failure):
-                finish(row, error=f"{result.kind}: {result.reason}")
+                self._finish(row, error=f"{result.kind}: {result.reason}")
             elif result.done:
-                finish(row)
-            elif len(running[row].steps) >= max_steps or running[row].invalid == max_invalid:
-                finish(row, truncated=True)
-    return table_of("episodes", episodes), table_of("steps", steps)
+                self._finish(row)
+            elif len(self.running[row].steps) >= self.max_steps or self.running[row].invalid == self.max_invalid:
+                self._finish(row, truncated=True)
+        CLOCK.counts["env_steps"] += len(acting)
 
+    def _submit(self, rows: list[int], payloads: Sequence[Task | str]) -> Ticket:
+        with CLOCK.phase("environment"):
+            return self.pool.submit([self.first + row for row in rows], payloads)
 
-def _start(
-    waiting: list[Job],
-    free: list[int],
-    running: dict[int, _Running],
-    policy: Policy,
-    pool: EnvPool,
-    finish: Callable[..., None],
-) -> None:
-    """Fills the free rows with the next jobs."""
-    starting = [(free.pop(0), waiting.pop()) for _ in range(min(len(free), len(waiting)))]
-    if not starting:
-        return
-    turns = pool.reset([row for row, _ in starting], [job.task for _, job in starting])
-    for (row, job), turn in zip(starting, turns, strict=True):
-        failed = isinstance(turn, Failure)
-        running[row] = _Running(job, episode_id(job, policy.policy_id), Turn("", ()) if failed else turn)
-        if failed:
-            finish(row, error=f"{turn.kind}: {turn.reason}")
-        else:
-            policy.begin(row, job.task, turn, running[row].id, job.seed)
+    def _collect(self, ticket: Ticket) -> list[Turn | Failure]:
+        with CLOCK.phase("environment"):
+            return self.pool.collect(ticket)
+
+    def _finish(self, row: int, *, truncated: bool = False, error: str | None = None) -> None:
+        one = self.running.pop(row)
+        self.free.append(row)
+        self.episodes.append(_episode_row(one, self.policy, truncated=truncated, error=error))
+        self.steps.extend(one.steps)
+        CLOCK.counts["episodes"] += 1
+        if self.on_episode is not None:
+            self.on_episode(self.episodes[-1])
 
 
 def _advance(one: _Running, reply: Reply, result: Turn | Failure, policy: Policy) -> None:

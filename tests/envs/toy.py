@@ -27,6 +27,8 @@ class Toy:
     goal: int = 5
     once: str | None = None
     unstable: bool = False  # what is played again is not the same
+    delay_s: float = 0.0  # that a step takes
+    longest_s: float = 0.0  # a step and a reset take a random time of at most this
     name: str = "toy"
     version: str = "1"
     history: list[str] = field(default_factory=list)
@@ -35,10 +37,12 @@ class Toy:
     def reset(self, task: Task) -> Turn:
         if not task.task_id.startswith("toy-"):
             raise KeyError(f"unknown task {task.task_id}")
+        time.sleep(self.longest_s * random.random())
         self.task_id, self.history = task.task_id, []
         return self._turn(valid=True)
 
     def step(self, action: str) -> Turn:
+        time.sleep(self.delay_s + self.longest_s * random.random())
         self._misbehave(action)
         self.history.append(action)
         return self._turn(valid=action in ("up", "wait"))
@@ -73,8 +77,8 @@ class Toy:
         return Turn(observation, ("up", "wait"), reward, min(1.0, ups / self.goal) if solved else 0.0, solved, solved, valid)
 
 
-def make(goal: int = 5, once: str | None = None, unstable: bool = False) -> Toy:
-    return Toy(goal, once, unstable)
+def make(goal: int = 5, once: str | None = None, unstable: bool = False, delay_s: float = 0.0, longest_s: float = 0.0) -> Toy:
+    return Toy(goal, once, unstable, delay_s, longest_s)
 
 
 class Trivial:
