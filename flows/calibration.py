@@ -55,17 +55,50 @@ class Speed:
 
 def measure(settings: Settings, scratch: Path, say: Any) -> Speed:
     """All of it, in `scratch`; `say` gets a line before each part. Raises RatchetError where the settings cannot run here."""
-    from tasks.rollouts import expert_or_random
-
     say("how long a stage takes to start")
     start_s, suite_s = _import_s("torch, transformers, pyarrow"), _import_s("great_expectations")
     say(f"games and an expert of {settings.env.name}")
+    played = demonstrate(settings, scratch)
+    actors = {}
+    for name in settings.actors:
+        say(f"actor {name}: plays and learns")
+        actors[name] = _actor(settings, name, scratch, played.jobs)
+    return Speed(
+        game_s=played.game_s,
+        game_bytes=_size(scratch / "games") / played.games,
+        expert_s=played.expert_s,
+        turns=played.turns / len(played.jobs),
+        turn_bytes=_size(scratch / "demonstrations") / played.turns,
+        start_s=start_s,
+        suite_s=suite_s,
+        has_expert=played.has_expert,
+        actors=actors,
+    )
+
+
+@dataclass(frozen=True)
+class Played:
+    """What an expert (or a random walk in its place) has played in `scratch`: seconds a game and an episode, counts of games and turns."""
+
+    jobs: list[Job]
+    game_s: float
+    expert_s: float
+    games: int
+    turns: int
+    has_expert: bool
+
+
+def demonstrate(settings: Settings, scratch: Path) -> Played:
+    """Makes games in `scratch`/games and lets the expert play into `scratch`/demonstrations, as if every episode were solved."""
+    from tasks.rollouts import expert_or_random
+
     counts = {**dict.fromkeys(settings.prepare.games.model_dump(), 4), "train": min(GAMES, settings.prepare.games.train)}
     games = scratch / "games"
     games.mkdir()
     began = time.monotonic()
     tasks = benchmark(settings.env.name).prepare(games, settings.env, counts, settings.seed)
-    game_s = (time.monotonic() - began) / sum(map(len, tasks.values()))
+    made = sum(map(len, tasks.values()))
+    game_s = (time.monotonic() - began) / made
     policy, no_expert = expert_or_random(settings, games)
     jobs = [Job(task, settings.seed) for task in tasks["train"][:GAMES]]
     with open_pool(games, settings.env, ["train"], admissible=policy.needs_admissible) as pool:
@@ -76,34 +109,13 @@ def measure(settings: Settings, scratch: Path, say: Any) -> Speed:
     solved = episodes.set_column(episodes.schema.get_field_index("solved"), "solved", pa.array([True] * episodes.num_rows))
     for kind, table in (("episodes", solved), ("steps", steps)):
         write_table(scratch / "demonstrations" / f"{kind}.parquet", kind, table)
-    actors = {}
-    for name in settings.actors:
-        say(f"actor {name}: plays and learns")
-        actors[name] = _actor(settings, name, scratch, jobs)
-    return Speed(
-        game_s=game_s,
-        game_bytes=_size(games) / sum(map(len, tasks.values())),
-        expert_s=expert_s,
-        turns=steps.num_rows / len(jobs),
-        turn_bytes=_size(scratch / "demonstrations") / steps.num_rows,
-        start_s=start_s,
-        suite_s=suite_s,
-        has_expert=no_expert is None,
-        actors=actors,
-    )
+    return Played(jobs, game_s, expert_s, made, steps.num_rows, no_expert is None)
 
 
 def _actor(settings: Settings, name: str, scratch: Path, jobs: list[Job]) -> ActorSpeed:
-    from ratchet.episodes.template import load_template
     from ratchet.models.build import save_model
-    from ratchet.models.pretrained import base_folder
-    from tasks.warm_start import demonstrations, model_of
 
-    actor = settings.actors[name]
-    source = base_folder(actor.path, scratch / f"base-{name}") if isinstance(actor, Pretrained) else _tokenizer(settings, scratch)
-    template = load_template(source, settings.env.action_format)
-    sequences = demonstrations(scratch / "demonstrations", template, settings.env.max_tokens)
-    model = model_of(settings, name, source, template)
+    source, model, sequences = untrained(settings, name, scratch)
     folder = scratch / f"model-{name}"
     save_model(model, source, folder, {"stage": "plan", "parents": []})
     write_s, token_bytes = _play(settings, name, folder, model, scratch, jobs)
@@ -116,6 +128,19 @@ def _actor(settings: Settings, name: str, scratch: Path, jobs: list[Job]) -> Act
         tokens=sum(len(one.ids) for one in sequences) / len(sequences),
         reply_tokens=sum(one.n_reply for one in sequences) / sum(len(one.advantages) for one in sequences),
     )
+
+
+def untrained(settings: Settings, name: str, scratch: Path) -> tuple[Path, Any, list[Any]]:
+    """The actor `name` before any training, after `demonstrate`: the folder of its tokenizer, the model, and what it would imitate."""
+    from ratchet.episodes.template import load_template
+    from ratchet.models.pretrained import base_folder
+    from tasks.warm_start import demonstrations, model_of
+
+    actor = settings.actors[name]
+    source = base_folder(actor.path, scratch / f"base-{name}") if isinstance(actor, Pretrained) else _tokenizer(settings, scratch)
+    template = load_template(source, settings.env.action_format)
+    sequences = demonstrations(scratch / "demonstrations", template, settings.env.max_tokens)
+    return source, model_of(settings, name, source, template), sequences
 
 
 def _tokenizer(settings: Settings, scratch: Path) -> Path:

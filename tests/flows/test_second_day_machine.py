@@ -28,7 +28,7 @@ SPEED = Speed(
 
 
 def settings(*sets: str) -> Settings:
-    return parse(render_run(CHECKOUT, "smoke", ["env.max_steps=16", "harvest.shard=8", *sets]), "", CHECKOUT)
+    return parse(render_run(CHECKOUT, "smoke", ["env.max_steps=16", "env.max_invalid=null", "harvest.shard=8", *sets]), "", CHECKOUT)
 
 
 def costs(*sets: str) -> dict[str, planning.Cost]:
@@ -54,12 +54,26 @@ def test_costs_follow_the_settings() -> None:
     assert one["final"].seconds == pytest.approx(1 + 2 * 32 * turns * 10 * 0.001)
     episodes = 2 * 4 * 4
     tokens = episodes * 200 * turns / 8
-    assert one["evolve_online@1"].seconds == pytest.approx(1 + episodes * turns * 10 * 0.001 + tokens * 0.0001 * 4 / 3)
+    assert one["evolve_online@1"].seconds == pytest.approx(1 + episodes * turns * 10 * 0.001 + tokens * 0.0001)
     assert one["evolve_online@1"].size == pytest.approx(episodes * turns * 10 * 10 + 2 * 4000)
     assert costs("evolve_online.iterations=4")["evolve_online@1"].seconds > one["evolve_online@1"].seconds
     assert costs("evolve_online.kl_weight=0.1")["evolve_online@1"].seconds > one["evolve_online@1"].seconds
     assert costs("warm_start.trainer=trl", "warm_start.observation_weight=0", "warm_start.optimizer=adamw", "warm_start.floor=0")["warm_start@actor"].seconds > 15
     assert sum(cost.seconds for cost in costs("rounds=4").values()) > sum(cost.seconds for cost in one.values())
+
+
+def test_an_episode_that_is_ended_where_it_is_stuck_costs_less() -> None:
+    usual, ended = costs(), costs("env.max_invalid=3")
+    assert ended["final"].seconds - 1 == pytest.approx((usual["final"].seconds - 1) * (8 + 0.45 * 3) / (8 + 0.25 * 8))
+    assert costs("env.max_invalid=12") == usual  # the limit of turns comes first
+
+
+def test_nobody_speaks_for_a_tokenizer_that_is_not_made() -> None:
+    chosen = settings()
+    without = chosen.model_copy(update={"prepare": chosen.prepare.model_copy(update={"vocab_size": None})})
+    games = (300 + 16 + 3 * 32) * 0.01
+    assert planning.COSTS["prepare"](without, SPEED, None).seconds == pytest.approx(games)
+    assert planning.COSTS["prepare"](chosen, SPEED, None).seconds > games + 10
 
 
 @pytest.mark.slow
