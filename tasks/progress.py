@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tasks import throughput
 
-_LINE = re.compile(r"(?P<title>\S.*?) (?P<percent>\d{1,3})% (?P<amount>\S+/\S+ \w+, \S+/s(?:, \S+ left)?)(?:  (?P<note>.*))?")
+_LINE = re.compile(r"(?P<title>\S.*?) (?P<percent>\d{1,3})% (?P<amount>\S+/\S+ \w+, \S+/(?:s|min)(?:, \S+ left)?)(?:  (?P<note>.*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Progress:
         self.said = now
         rate = (done - self.first) / max(now - self.began, 1e-9)
         left = f", {_duration((self.total - done) / rate)} left" if rate > 0 and done < self.total else ""
-        say(f"{self.title} {100 * done // max(self.total, 1)}% {_short(done)}/{_short(self.total)} {self.unit}, {_short(rate)}/s{left}{'  ' + note if note else ''}")
+        say(f"{self.title} {100 * done // max(self.total, 1)}% {_short(done)}/{_short(self.total)} {self.unit}, {_rate(rate)}{left}{'  ' + note if note else ''}")
 
 
 def _short(value: float) -> str:
@@ -64,6 +64,11 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:.1f}{letter}"
     return f"{value:.1f}" if isinstance(value, float) and value < 10 else f"{value:.0f}"
+
+
+def _rate(rate: float) -> str:
+    """`rate` is a second; what takes long is told by the minute."""
+    return f"{_short(60 * rate)}/min" if 0 < rate < 0.1 else f"{_short(rate)}/s"
 
 
 def _duration(seconds: float) -> str:

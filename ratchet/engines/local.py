@@ -5,20 +5,21 @@ Legend: b rows of this call · n new tokens · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ratchet.clock import CLOCK
 from ratchet.engines.base import Generated
-from ratchet.models.attention import SlotCache
+from ratchet.models.attention import SMALLEST, SlotCache
 from ratchet.models.parts import decoder, head
 from ratchet.rollout.noise import uniforms
 
-SMALLEST_BATCH = 8  # below it fp32 results change bits with the number of rows, so smaller calls are filled up
-READ_AT_ONCE = 256  # tokens of a row in one pass: scores take rows × heads × these × keys, several times over
+READ_AT_ONCE = 256  # tokens of a row in one pass
+PASS = 4096  # tokens of all rows in one pass: what lies between two layers stays in the processor's cache
 COMPACT_BELOW = 0.5  # decoding goes on with the unfinished rows alone once they are fewer than this share
 
 
@@ -29,7 +30,7 @@ class LocalEngine:
         """`length` bounds an episode's tokens, `end` (one id or several) stops a reply, `pad` fills up."""
         self.model = model.eval()
         self.device = next(model.parameters()).device
-        self.slots = max(slots, SMALLEST_BATCH)
+        self.slots = max(slots, SMALLEST)
         self.length, self.pad = length, pad
         self.ends = np.array([end] if isinstance(end, int) else sorted(end))
         self.cache = SlotCache(self.slots, length + 1)  # the last place takes what padded rows write
@@ -57,62 +58,42 @@ class LocalEngine:
         for slot, ids, limit in zip(slots, fresh, limits, strict=True):
             if self.used[slot] + len(ids) + limit > self.length:
                 raise ValueError(f"slot {slot}: {self.used[slot]} + {len(ids)} + {limit} tokens exceed the cache of {self.length}")
-        logits = self._read(slots, fresh)
-        return self._decode(np.asarray(slots), logits, keys.astype(np.uint64), np.asarray(limits), temperature)
+        where = np.asarray(slots)
+        with CLOCK.phase("reading"):
+            logits = self._read(where, fresh)
+        with CLOCK.phase("decoding"):
+            return self._decode(where, logits, keys.astype(np.uint64), np.asarray(limits), temperature)
 
-    def _read(self, slots: Sequence[int], fresh: Sequence[Sequence[int]]) -> Tensor:
-        """Reads the new tokens, long and short rows apart so that little is padded; logits [b, V] behind each row's last."""
-        out: Tensor | None = None
+    def _read(self, slots: np.ndarray, fresh: Sequence[Sequence[int]]) -> Tensor:
+        """Reads the new tokens; logits [b, V] behind each row's last."""
         sizes = np.array([len(ids) for ids in fresh])
-        groups = np.ceil(np.log2(np.maximum(sizes, 8))).astype(int)
-        for group in np.unique(groups):
-            chosen = np.flatnonzero(groups == group)
-            width = int(sizes[chosen].max())
-            rows = self._filled(np.asarray(slots)[chosen])
-            tokens = np.full((len(rows), width), self.pad, dtype=np.int64)
-            for line, index in enumerate(chosen):
-                tokens[line, : sizes[index]] = fresh[index]
-            logits = self._logits(self._read_group(rows, len(chosen), tokens, sizes[chosen]))
-            if out is None:
-                out = logits.new_empty((len(slots), logits.shape[1]))
-            out[torch.from_numpy(chosen)] = logits
-        assert out is not None
-        return out
-
-    def _read_group(self, rows: np.ndarray, real: int, tokens: np.ndarray, sizes: np.ndarray) -> Tensor:
-        """Hidden states [real, width] behind each row's last token; tokens [b, n] are read in pieces of READ_AT_ONCE."""
+        CLOCK.counts["tokens_read"] += int(sizes.sum())
         last: Tensor | None = None
-        for start in range(0, tokens.shape[1], READ_AT_ONCE):
-            piece = tokens[:, start : start + READ_AT_ONCE]
-            hidden = self._forward(rows, real, piece)
-            if last is None:
-                last = hidden.new_empty((real, hidden.shape[2]))
-            ends = np.flatnonzero((sizes > start) & (sizes <= start + READ_AT_ONCE))
-            last[torch.from_numpy(ends)] = hidden[torch.from_numpy(ends), torch.from_numpy(sizes[ends] - 1 - start)]
-            self.used[rows[:real]] += np.clip(sizes - start, 0, piece.shape[1])
+        for start in range(0, int(sizes.max()), READ_AT_ONCE):
+            part = np.clip(sizes - start, 0, READ_AT_ONCE)
+            for chosen in _passes(np.flatnonzero(part), part):
+                tokens = np.concatenate([fresh[row][start : start + READ_AT_ONCE] for row in chosen])
+                hidden = self._forward(slots[chosen], part[chosen], tokens)
+                if last is None:
+                    last = hidden.new_empty((len(slots), hidden.shape[1]))
+                ends = sizes[chosen] <= start + READ_AT_ONCE
+                last[torch.from_numpy(chosen[ends])] = hidden[torch.from_numpy(np.cumsum(part[chosen])[ends] - 1)]
+                self.used[slots[chosen]] += part[chosen]
         assert last is not None
-        return last
+        return self._logits(last)
 
-    def _filled(self, rows: np.ndarray) -> np.ndarray:
-        """At least SMALLEST_BATCH different slots, the given ones first; the others only pad and keep what they hold."""
-        if len(rows) >= SMALLEST_BATCH:
-            return rows
-        others = np.setdiff1d(np.arange(self.slots), rows)[: SMALLEST_BATCH - len(rows)]
-        return np.concatenate([rows, others])
-
-    def _forward(self, rows: np.ndarray, real: int, tokens: np.ndarray) -> Tensor:
-        """Hidden states [b, n, width] of tokens [b, n] placed behind what the rows' slots hold; rows from `real` on only pad."""
-        everyone = len(rows) == self.slots and bool((rows == np.arange(self.slots)).all())
-        place = None if everyone else torch.from_numpy(rows).to(self.device)
-        self.cache.place(place, torch.from_numpy(self.used[rows]).to(self.device), tokens.shape[1], real)
-        ids = torch.from_numpy(tokens).to(self.device)
-        out = decoder(self.model)(input_ids=ids, position_ids=self.cache.positions, use_cache=False, layout=self.cache)
-        return out.last_hidden_state
+    def _forward(self, slots: np.ndarray, sizes: np.ndarray, tokens: np.ndarray) -> Tensor:
+        """Hidden states [T, width] of packed tokens, `sizes[i]` of them placed behind what `slots[i]` holds."""
+        positions = self.cache.place(slots, self.used[slots], sizes, self.device)
+        ids = np.full(positions.shape[1], self.pad, dtype=np.int64)
+        ids[: len(tokens)] = tokens
+        out = decoder(self.model)(input_ids=torch.from_numpy(ids).to(self.device)[None], position_ids=positions, use_cache=False, layout=self.cache)
+        return out.last_hidden_state[0, : len(tokens)]
 
     def _logits(self, hidden: Tensor) -> Tensor:
         rows = len(hidden)
-        if rows < SMALLEST_BATCH:
-            hidden = torch.cat([hidden, hidden.new_zeros((SMALLEST_BATCH - rows, hidden.shape[1]))])
+        if rows < SMALLEST:
+            hidden = torch.cat([hidden, hidden.new_zeros((SMALLEST - rows, hidden.shape[1]))])
         return head(self.model)(hidden)[:rows].float()
 
     def _decode(self, slots: np.ndarray, logits: Tensor, keys: np.ndarray, limits: np.ndarray, temperature: float) -> list[Generated]:
@@ -122,35 +103,46 @@ class LocalEngine:
         logprobs = np.zeros((count, longest), dtype=np.float32)
         entropy = np.zeros((count, longest), dtype=np.float32)
         lengths = np.zeros(count, dtype=np.int64)
-        running = np.arange(count)  # rows that still write
-        batch = np.arange(count)  # rows that the model computes, a superset of `running` until it is compacted
+        running = np.ones(count, bool)  # rows that still write
+        batch = np.arange(count)  # rows that the model computes, a superset of them until it is compacted
+        self.cache.bring_forward(slots, self.used)
         for _ in range(longest):
-            token, logprob, spread = sample(logits, keys[batch], self.used[slots[batch]], temperature)
-            token, logprob, spread = token.cpu().numpy(), logprob.cpu().numpy(), spread.cpu().numpy()
-            live = np.isin(batch, running, assume_unique=True)
-            at = batch[live]
-            ids[at, lengths[at]] = token[live]
+            sampled = sample(logits, keys[batch], self.used[slots[batch]], temperature)
+            token, logprob, spread = (one.cpu().numpy() for one in sampled)
+            live = running[batch]
+            at, written = batch[live], token[live]
+            ids[at, lengths[at]] = written
             logprobs[at, lengths[at]] = logprob[live]
             entropy[at, lengths[at]] = spread[live]
             lengths[at] += 1
-            stops = np.isin(token[live], self.ends) | (lengths[at] >= limits[at])
-            for row in at[stops]:
-                self.held[slots[row]] = int(ids[row, lengths[row] - 1])
-            running = at[~stops]
-            if not len(running):
+            stops = np.isin(written, self.ends) | (lengths[at] >= limits[at])
+            for row, last in zip(at[stops], written[stops].tolist(), strict=True):
+                self.held[slots[row]] = last
+            running[at[stops]] = False
+            left = int(running.sum())
+            if not left:
                 break
-            if len(running) < COMPACT_BELOW * len(batch) and len(batch) > SMALLEST_BATCH:
-                batch = running
-            rows = self._filled(slots[batch])
-            feed = np.full((len(rows), 1), self.pad, dtype=np.int64)
-            inside = np.isin(batch, running, assume_unique=True)
-            feed[: len(batch), 0][inside] = ids[running, lengths[running] - 1]
-            hidden = self._forward(rows, len(batch), feed)
-            logits = self._logits(hidden[: len(batch), 0])
+            if left < COMPACT_BELOW * len(batch) and len(batch) > SMALLEST:
+                batch = np.flatnonzero(running)
+                self.cache.bring_forward(slots[batch], self.used)
+            feed = np.where(running[batch], ids[batch, lengths[batch] - 1], self.pad)
+            logits = self._logits(self._forward(slots[batch], np.ones(len(batch), np.int64), feed))
             self.used[slots[running]] += 1
+        CLOCK.counts["tokens_generated"] += int(lengths.sum())
         return [
             Generated(ids[row, :n].tolist(), logprobs[row, :n].tolist(), entropy[row, :n].tolist()) for row, n in enumerate(lengths)
         ]
+
+
+def _passes(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows in their order, in runs of at most PASS tokens (one longer row goes alone)."""
+    first, total = 0, 0
+    for at, row in enumerate(rows):
+        if total and total + sizes[row] > PASS:
+            yield rows[first:at]
+            first, total = at, 0
+        total += sizes[row]
+    yield rows[first:]
 
 
 def sample(logits: Tensor, keys: np.ndarray, positions: np.ndarray, temperature: float) -> tuple[Tensor, Tensor, Tensor]:

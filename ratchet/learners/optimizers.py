@@ -6,22 +6,29 @@ from typing import Any, Literal
 
 import torch
 
+from ratchet.learners.muon import Muon
+
 BETAS = (0.9, 0.95)
 
 
-def make_optimizers(model: Any, kind: Literal["muon", "adamw"], weight_decay: float = 0.0) -> list[torch.optim.Optimizer]:
+def make_optimizers(
+    model: Any, kind: Literal["muon", "adamw"], weight_decay: float = 0.0, precision: torch.dtype = torch.float32
+) -> list[torch.optim.Optimizer]:
     """Learning rates are set before each step (`set_lr`), so none is given here.
 
-    Muon's updates are scaled to the root mean square of AdamW's, so that one learning rate serves both.
+    Muon's updates are scaled to the root mean square of AdamW's, so that one learning rate serves both. It takes the matrices of
+    linear layers; embeddings and the head, whatever they are called, are AdamW's. Its iteration runs in `precision`.
     """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if kind == "adamw":
         return [torch.optim.AdamW([p for _, p in named], lr=0.0, betas=BETAS, weight_decay=weight_decay, fused=True)]
-    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
+    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    vocabulary = {id(p) for module in [*tables, model.get_output_embeddings()] for p in module.parameters()}
+    matrices = [p for _, p in named if p.ndim == 2 and id(p) not in vocabulary]
     ours = {id(p) for p in matrices}
     rest = [p for _, p in named if id(p) not in ours]
     return [
-        torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, lr=0.0, weight_decay=weight_decay, precision=precision),
         torch.optim.AdamW(rest, lr=0.0, betas=BETAS, weight_decay=weight_decay, fused=True),
     ]
 

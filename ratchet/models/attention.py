@@ -9,15 +9,17 @@ query heads of one key head · D head size · B rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 NAME = "ratchet"
 GROWTH = 256  # positions
-LARGE = 1 << 16  # numbers in one row's visible keys, from which copying them for a batch costs more than a product a row
+SMALLEST = 8  # rows and tokens of a call: below it fp32 results change bits with their number, so smaller calls are filled up
+SCORES = 1 << 21  # query positions × keys of rows that are read together: scores take as many numbers, times the heads
 
 
 @dataclass
@@ -51,12 +53,33 @@ class Packed:
             picked = packed[0].index_select(1, self.rows.flatten())
             return picked.view(-1, segments, longest, size).transpose(0, 1)
 
-        laid_k, laid_v = lay_out(key), lay_out(value)
+        laid_q, laid_k, laid_v = lay_out(query), lay_out(key), lay_out(value)
         if kv_heads != heads:
             laid_k = laid_k.repeat_interleave(heads // kv_heads, dim=1)
             laid_v = laid_v.repeat_interleave(heads // kv_heads, dim=1)
-        out = torch.nn.functional.scaled_dot_product_attention(lay_out(query), laid_k, laid_v, is_causal=True, scale=scale)
+        out = _causal(laid_q, laid_k, laid_v, scale)
         return out.transpose(1, 2).reshape(-1, heads * size).index_select(0, self.back).view(1, -1, heads, size)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """[S, H, L, D] each. On a CPU always in float32: torch's kernel takes twice as long backwards in bfloat16."""
+    if query.device.type != "cpu" or query.dtype == torch.float32:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+    with torch.autocast("cpu", enabled=False):
+        return torch.nn.functional.scaled_dot_product_attention(query.float(), key.float(), value.float(), is_causal=True, scale=scale)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows of a call with about equally many new tokens, laid out as [g, n] for the products of queries and keys alone."""
+
+    rows: Tensor | None  # [g] rows of the cache; None: its first g rows, which are then read where they lie
+    count: int  # g
+    picked: Tensor | None  # [g·n] index into the T packed tokens, any where a row is shorter; None: they lie in this order
+    kept: Tensor  # [t] index into the g·n laid-out positions of the group's t tokens
+    into: Tensor  # [t] which of the T packed tokens they are
+    visible: int  # keys that any query of the group may see
+    bias: Tensor  # [g, 1, n, visible] 0 or −inf
 
 
 @dataclass
@@ -64,52 +87,146 @@ class SlotCache:
     """Keys and values of B running episodes, one slot each, kept across turns. Memory grows with the longest of them, in steps of
     GROWTH positions up to `length`: layers × 2 × B × K × D × 4 bytes a position (SmolLM2-135M with 32 slots: 1.5 MB).
 
-    `place(rows, start, width, real)` says which slots the next forward call writes and from which position on; padded
-    positions lie behind a row's end, where the next call writes over them and no query can see them.
+    `place(slots, start, sizes)` says what the next forward call writes: `sizes[i]` packed tokens behind the first `start[i]` of a
+    slot. Linear layers see real tokens only. In which row of the cache a slot lies may change (`bring_forward`): rows that decode
+    lie together at the front, so that no token costs a copy of keys.
     """
 
     slots: int
     length: int
-    keys: list[Tensor] = field(default_factory=list)  # a layer each: [B, K, L, D]
+    keys: list[Tensor] = field(default_factory=list)  # a layer each: [B, K, L, D]; the last place takes what padding writes
     values: list[Tensor] = field(default_factory=list)
-    rows: Tensor | None = None  # [b] slots of this call; None = all, in order
-    positions: Tensor = field(default_factory=lambda: torch.empty(0))  # [b, n] positions of the new tokens
+    row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # [B] of each slot
+    groups: list[_Group] = field(default_factory=list)
+    written: tuple[Tensor, Tensor] = field(default_factory=lambda: (torch.empty(0), torch.empty(0)))  # rows, positions [T]
     end: int = 0  # one past the last position that this call writes
-    visible: int = 0  # keys that any query of this call's real rows may see
-    bias: Tensor = field(default_factory=lambda: torch.empty(0))  # [b, 1, n, visible] 0 or −inf
 
-    def place(self, rows: Tensor | None, start: Tensor, width: int, real: int) -> None:
-        """The first `real` rows decide how many keys are read: bits must not depend on what the rows that only pad hold."""
-        self.rows = rows
-        self.positions = start[:, None] + torch.arange(width, device=start.device)[None, :]
-        self.visible = min(int(self.positions[:real].max()) + 1, self.length)
-        self.positions = self.positions.clamp(max=self.length - 1)
-        self.end = int(self.positions.max()) + 1
-        seen = torch.arange(self.visible, device=start.device)[None, None, None, :] <= self.positions[:, None, :, None]
-        self.bias = torch.zeros(seen.shape, device=start.device).masked_fill_(~seen, float("-inf"))
+    def __post_init__(self) -> None:
+        self.row = np.arange(self.slots)
+
+    def bring_forward(self, slots: np.ndarray, used: np.ndarray) -> None:
+        """Moves the rows of `slots` to the front; `used` [B] tokens that each slot holds."""
+        inside = np.zeros(self.slots, bool)
+        inside[slots] = True
+        owner = np.argsort(self.row)
+        out = slots[self.row[slots] >= len(slots)]
+        others = owner[: len(slots)][~inside[owner[: len(slots)]]]
+        if not len(out):
+            return
+        upto, kept = int(used[out].max()), int(used[others].max())
+        here, there = (torch.from_numpy(self.row[some].copy()) for some in (out, others))
+        for held in (*self.keys, *self.values):
+            moved = held[here, :, :upto]
+            if kept:
+                held[here, :, :kept] = held[there, :, :kept]
+            held[there, :, :upto] = moved
+        self.row[out], self.row[others] = self.row[others], self.row[out]
+
+    def place(self, slots: np.ndarray, start: np.ndarray, sizes: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
+        """Positions [1, T] of the call's tokens, which are at least SMALLEST: padding follows the last one."""
+        rows, total = self.row[slots], int(sizes.sum())
+        offsets = np.cumsum(sizes) - sizes
+        positions = np.arange(total) - np.repeat(offsets - start, sizes)
+        padding = max(0, SMALLEST - total)
+        of_row = np.append(np.repeat(rows, sizes), np.zeros(padding, np.int64))
+        places = np.append(positions, np.full(padding, self.length - 1))
+        self.written = torch.from_numpy(of_row).to(device), torch.from_numpy(places).to(device)
+        self.end = int(places.max()) + 1
+        count = len(slots)
+        if sizes.max() == 1 and rows.max() == count - 1:
+            self.groups = [self._front(rows, start, device)]
+        else:
+            self.groups = list(self._grouped(rows, start, sizes, offsets, device))
+        return torch.from_numpy(places).to(device)[None]
+
+    def _front(self, rows: np.ndarray, start: np.ndarray, device: torch.device | str) -> _Group:
+        """One token in each of the cache's first rows."""
+        count = max(len(rows), min(SMALLEST, self.slots))
+        at, picked = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        at[rows], picked[rows] = start, np.arange(len(rows))
+        in_order = count == len(rows) and bool((picked == np.arange(count)).all())
+        return self._group(None, at[:, None], None if in_order else picked, rows, np.arange(len(rows)), int(start.max()) + 1, device)
+
+    def _grouped(
+        self, rows: np.ndarray, start: np.ndarray, sizes: np.ndarray, offsets: np.ndarray, device: torch.device | str
+    ) -> Iterator[_Group]:
+        """Long and short rows apart, so that little is padded, and in pieces that keep the scores small."""
+        kinds = np.ceil(np.log2(np.maximum(sizes, 8))).astype(int)
+        for kind in np.unique(kinds):
+            alike = np.flatnonzero(kinds == kind)
+            width, longest = int(sizes[alike].max()), int((start + sizes)[alike].max())
+            piece = max(SMALLEST, SCORES // (width * longest))
+            for first in range(0, len(alike), piece):
+                chosen = alike[first : first + piece]
+                inside = np.arange(width)[None, :] < sizes[chosen, None]
+                picked = np.where(inside, offsets[chosen, None] + np.arange(width)[None, :], 0)
+                at = start[chosen, None] + np.arange(width)[None, :]
+                filled = self._filled(rows[chosen])
+                more = len(filled) - len(chosen)
+                yield self._group(
+                    filled,
+                    np.concatenate([at, np.zeros((more, width), np.int64)]),
+                    np.concatenate([picked.ravel(), np.zeros(more * width, np.int64)]),
+                    np.flatnonzero(inside.ravel()),
+                    picked[inside],
+                    int((start + sizes)[chosen].max()),
+                    device,
+                )
+
+    def _filled(self, rows: np.ndarray) -> np.ndarray:
+        """At least SMALLEST different rows, the given ones first; the others are computed for nothing."""
+        if len(rows) >= SMALLEST:
+            return rows
+        return np.concatenate([rows, np.setdiff1d(np.arange(self.slots), rows)[: SMALLEST - len(rows)]])
+
+    def _group(
+        self,
+        rows: np.ndarray | None,
+        at: np.ndarray,
+        picked: np.ndarray | None,
+        kept: np.ndarray,
+        into: np.ndarray,
+        visible: int,
+        device: torch.device | str,
+    ) -> _Group:
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+        hidden = torch.arange(visible, device=device)[None, None, None, :] > tensor(at)[:, None, :, None]
+        bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, float("-inf"))
+        return _Group(
+            None if rows is None else tensor(rows), len(at), None if picked is None else tensor(picked), tensor(kept), tensor(into), visible, bias
+        )
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """query [b, H, n, D], key and value [b, K, n, D] → [b, n, H, D]; writes the new keys and values first."""
+        """query [1, H, T, D], key and value [1, K, T, D] → [1, T, H, D]; writes the new keys and values first."""
         self._make_room(layer, key)
-        rows = torch.arange(self.slots, device=key.device) if self.rows is None else self.rows
-        self.keys[layer][rows[:, None], :, self.positions] = key.transpose(1, 2)
-        self.values[layer][rows[:, None], :, self.positions] = value.transpose(1, 2)
-        seen_k = self.keys[layer][:, :, : self.visible]
-        seen_v = self.values[layer][:, :, : self.visible]
-        product = torch.matmul
-        if self.rows is not None and seen_k[0].numel() >= LARGE and key.device.type == "cpu":
-            product = partial(_row_by_row, rows=rows.tolist())
-        elif self.rows is not None:
-            seen_k, seen_v = seen_k[rows], seen_v[rows]
-        rows_n, heads, width, size = query.shape
-        kv_heads = key.shape[1]
-        # The G query heads of a key head become further query rows: keys are read once, never repeated.
-        grouped = query.reshape(rows_n, kv_heads, (heads // kv_heads) * width, size)
-        scores = product(grouped * scale, seen_k.transpose(2, 3))
-        scores = scores.view(rows_n, kv_heads, heads // kv_heads, width, -1) + self.bias[:, :, None]
-        mixed = product(torch.softmax(scores, -1).to(seen_v.dtype).view(rows_n, kv_heads, -1, self.visible), seen_v)
-        return mixed.view(rows_n, heads, width, size).transpose(1, 2)
+        rows, places = self.written
+        self.keys[layer][rows, :, places] = key[0].transpose(0, 1)
+        self.values[layer][rows, :, places] = value[0].transpose(0, 1)
+        only = self.groups[0]
+        if len(self.groups) == 1 and only.picked is None:
+            return self._product(layer, only, query[0] * scale, key.shape[1])[None]
+        out = query.new_zeros((query.shape[2], query.shape[1], query.shape[3]))
+        for group in self.groups:
+            picked = query[0] if group.picked is None else query[0].index_select(1, group.picked)
+            out[group.into] = self._product(layer, group, picked * scale, key.shape[1])[group.kept]
+        return out[None]
 
+    def _product(self, layer: int, group: _Group, query: Tensor, kv_heads: int) -> Tensor:
+        """query [H, g·n, D], scaled → [g·n, H, D]."""
+        heads, _, size = query.shape
+        seen_k, seen_v = self.keys[layer][: group.count, :, : group.visible], self.values[layer][: group.count, :, : group.visible]
+        if group.rows is not None:
+            seen_k, seen_v = (held[layer][group.rows, :, : group.visible] for held in (self.keys, self.values))
+        # The G query heads of a key head become further query rows: keys are read once, never repeated.
+        shape = (kv_heads, heads // kv_heads, group.count, -1, size)
+        grouped = query.view(shape).permute(2, 0, 1, 3, 4).reshape(group.count, kv_heads, -1, size)
+        scores = torch.matmul(grouped, seen_k.transpose(2, 3))
+        scores = scores.view(group.count, kv_heads, heads // kv_heads, -1, group.visible).add_(group.bias[:, :, None])
+        weights = torch.softmax(scores, -1).to(seen_v.dtype).view(group.count, kv_heads, -1, group.visible)
+        mixed = torch.matmul(weights, seen_v).view(group.count, kv_heads, heads // kv_heads, -1, size)
+        return mixed.permute(0, 3, 1, 2, 4).reshape(-1, heads, size)
 
     def _make_room(self, layer: int, like: Tensor) -> None:
         """Room for this call's last position in layer `layer`; what is there stays."""
@@ -121,14 +238,6 @@ class SlotCache:
             more = min(-(-self.end // GROWTH) * GROWTH, self.length) - room
             for held in (self.keys, self.values):
                 held[layer] = torch.nn.functional.pad(held[layer], (0, 0, 0, more))
-
-
-def _row_by_row(left: Tensor, right: Tensor, rows: list[int]) -> Tensor:
-    """left [b, K, m, x] · right [rows of B, K, x, n] → [b, K, m, n], without a copy of the rows (2.5 to 3.5 times as fast)."""
-    out = left.new_empty((*left.shape[:3], right.shape[3]))
-    for line, row in enumerate(rows):
-        torch.bmm(left[line], right[row], out=out[line])
-    return out
 
 
 def attention(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,9 +65,10 @@ def _packed(model: Any, ids: Tensor) -> Tensor:
 
 def _cached(model: Any, ids: Tensor) -> Tensor:
     """The first segment in two turns on the second of two slots."""
-    cache, rows, hidden = SlotCache(2, FIRST), torch.tensor([1]), []
+    cache, slots, hidden = SlotCache(2, FIRST + 1), np.array([1]), []
     for start, end in ((0, FIRST - AGAIN), (FIRST - AGAIN, FIRST)):
-        cache.place(rows, torch.tensor([start]), end - start, 1)
-        out = decoder(model)(input_ids=ids[None, start:end], position_ids=cache.positions, use_cache=False, layout=cache)
-        hidden.append(out.last_hidden_state[0])
+        positions = cache.place(slots, np.array([start]), np.array([end - start]))
+        tokens = torch.cat([ids[start:end], ids.new_zeros(positions.shape[1] - (end - start))])[None]
+        out = decoder(model)(input_ids=tokens, position_ids=positions, use_cache=False, layout=cache)
+        hidden.append(out.last_hidden_state[0, : end - start])
     return head(model)(torch.cat(hidden))

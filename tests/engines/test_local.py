@@ -77,21 +77,21 @@ def test_decoding_goes_on_right_after_finished_rows_are_dropped(monkeypatch: pyt
     played, rng = Played(slots=20), np.random.default_rng(4)
     sizes: list[int] = []
     forward = played.engine._forward
-    monkeypatch.setattr(played.engine, "_forward", lambda rows, real, tokens: sizes.append(len(rows)) or forward(rows, real, tokens))
+    monkeypatch.setattr(played.engine, "_forward", lambda slots, new, tokens: sizes.append(len(slots)) or forward(slots, new, tokens))
     for slot in range(20):
         played.begin(slot, f"e{slot}")
     limits = {slot: 30 if slot % 7 == 0 else 1 + slot % 3 for slot in range(20)}
     played.turn({slot: text(rng) for slot in range(20)}, limits)
-    assert min(sizes) == 8 and max(sizes) == 20  # filled up to 8, never below
+    assert min(sizes) == 8 and max(sizes) == 20  # the smallest that is worth the move
     played.turn({slot: text(rng, 1, 5) for slot in range(20)}, 4)
     for slot in range(20):
         played.check(slot)
 
 
-def test_large_rows_are_multiplied_one_by_one_to_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_read_in_small_pieces_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    for large in (1, 10**9):
-        monkeypatch.setattr(attention, "LARGE", large)
+    for scores in (1, 10**9):
+        monkeypatch.setattr(attention, "SCORES", scores)
         played, rng = Played(slots=20), np.random.default_rng(4)
         for slot in range(20):
             played.begin(slot, f"e{slot}")
@@ -101,6 +101,19 @@ def test_large_rows_are_multiplied_one_by_one_to_the_same_result(monkeypatch: py
             played.check(slot)
         found.append(played.ids)
     assert found[0] == found[1]
+
+
+def test_rows_that_decode_lie_at_the_front_and_nothing_is_lost_when_rows_change_places() -> None:
+    played, rng = Played(slots=16), np.random.default_rng(11)
+    for slot in range(16):
+        played.begin(slot, f"e{slot}")
+    played.turn({slot: text(rng) for slot in range(16)}, 6)
+    for called in ((15, 9, 12), (1, 15), (14, 13, 12, 11, 10, 9, 8, 7, 6, 5), (0,), tuple(range(16))):
+        played.turn({slot: text(rng, 1, 6) for slot in called}, 6)
+        assert sorted(played.engine.cache.row) == list(range(16))
+        assert all(played.engine.cache.groups[0].rows is None for _ in called), "decoding copies no keys"
+    for slot in range(16):
+        played.check(slot)
 
 
 def test_a_reply_ends_with_its_end_token_or_at_its_limit() -> None:

@@ -40,6 +40,11 @@ def test_the_first_line_has_a_rate_and_a_resumed_stage_counts_its_own_work_alone
     now[0] += 6
     bar(70)
     assert capsys.readouterr().out == "harvest@1 actor 70% 70/100 episodes, 5.0/s, 0:06 left\n"
+    slow = Progress("evolve_online@1", 12, "iterations", every_s=0)
+    now[0] += 90
+    slow(3, "success 64.1 %")
+    line = capsys.readouterr().out.rstrip("\n")
+    assert line == "evolve_online@1 25% 3/12 iterations, 2.0/min, 4:30 left  success 64.1 %" and read_line(line) is not None
     unknown = Progress("warm_start@actor", 100, "tokens", every_s=0, first=None)
     unknown(40)
     now[0] += 6

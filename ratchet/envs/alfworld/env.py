@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -64,11 +65,15 @@ class AlfworldEnv:
         self.games: Mapping[str, AnyGame] = games if isinstance(games, Mapping) else _from_files(games)
         if not self.games:
             raise RatchetError("ALFWorld was given no games; generate some, or set ALFWORLD_DATA")
-        versions = {game.version for game in self.games.values()}
-        self.version = versions.pop() if len(versions) == 1 else f"{ALFWORLD_VERSION}+mixed"
         self.engine: Engine = engine
         self._game: _Played | None = None
         self._last = Turn("", ())
+
+    @cached_property
+    def version(self) -> str:
+        """Of all its games; found out only when asked for, because every row of a pool builds an environment of thousands of games."""
+        versions = {game.version for game in self.games.values()}
+        return versions.pop() if len(versions) == 1 else f"{ALFWORLD_VERSION}+mixed"
 
     def reset(self, task: Task) -> Turn:
         """Starts `task`; the observation is the intro with the task. Raises RatchetError for a task it does not have."""
