@@ -70,7 +70,8 @@ class ActorLearner:
         from accelerate import Accelerator
 
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
-        optimizers = make_optimizers(model, optimizer, weight_decay)  # type: ignore[arg-type]
+        precision = torch.bfloat16 if autocast == "bf16" else torch.float32
+        optimizers = make_optimizers(model, optimizer, weight_decay, precision)  # type: ignore[arg-type]
         self.scorer, *self.optimizers = self.accelerator.prepare(Scorer(model, temperature), *optimizers)
         self.terms = [term for term in terms if term.weight != 0]
         self.roles = frozenset().union(*(term.roles for term in self.terms))
