@@ -43,6 +43,10 @@ class Env(Section):
         description="how a reply says its action: `> ACTION` on its last line, <think> and <action> tags, or a call of the tool `act` in JSON"
     )
     workers: int = Field(ge=1, le=256, description="environment processes; results do not depend on it")
+    alternate: bool = Field(
+        description="two shards in turns: the environments step one while the model works on the other, with keys and values kept for both; "
+        "results do not depend on it"
+    )
     step_timeout_s: float = Field(gt=0, description="seconds that one step may take before its worker is replaced")
     max_error_share: Share = Field(description="share of episodes that may end as errors before a stage fails, 0 to 1")
 

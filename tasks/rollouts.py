@@ -19,7 +19,7 @@ from ratchet.policies.scripted import Player, ScriptedPolicy
 from ratchet.policies.served import FAILED, ServedPolicy
 from ratchet.policies.served_settings import Served
 from ratchet.policies.slips import SlippingPlayer
-from ratchet.rollout.play import Job, episode_id, play
+from ratchet.rollout.play import Job, Tables, episode_id, play_alternating
 from ratchet.settings import Settings
 from tasks.common import Progress, Stage
 from tasks.parts import read_part, write_part
@@ -133,12 +133,13 @@ def play_shards(
 ) -> tuple[pa.Table, pa.Table]:
     """Plays `jobs` in shards of `shard` episodes and returns (episodes, steps).
 
-    Each finished shard is a part in the stage's scratch folder (tasks/parts.py); after a kill only the missing ones are played. A
-    shard whose steps `accept` raises about is not kept. Raises RatchetError where more than `env.max_error_share` of the episodes
-    ended as errors.
+    With `env.alternate` a model plays two shards in turns. Each finished shard is a part in the stage's scratch folder
+    (tasks/parts.py); after a kill only the missing ones are played. A shard whose steps `accept` raises about is not kept. Raises
+    RatchetError where more than `env.max_error_share` of the episodes ended as errors.
     """
     progress = Progress(f"{stage.title} {name}", len(jobs), "episodes")
-    parts: list[tuple[pa.Table, pa.Table]] = []
+    parts: dict[int, Tables] = {}
+    missing: dict[int, Sequence[Job]] = {}
     done = solved = 0
 
     def ended(episode: dict[str, Any]) -> None:
@@ -146,24 +147,31 @@ def play_shards(
         done, solved = done + 1, solved + episode["solved"]
         progress(done, f"{100 * solved / done:.1f} % solved")
 
-    env = stage.settings.env
+    def base(number: int) -> Path:
+        return stage.scratch / "parts" / f"{name}-{number:05d}"
+
     for number, start in enumerate(range(0, len(jobs), shard)):
-        base, chosen = stage.scratch / "parts" / f"{name}-{number:05d}", jobs[start : start + shard]
-        part = read_part(base, [episode_id(job, policy.policy_id) for job in chosen])
-        for row in [] if part is None else part[0].select(["solved"]).to_pylist():
+        chosen = jobs[start : start + shard]
+        part = read_part(base(number), [episode_id(job, policy.policy_id) for job in chosen])
+        if part is None:
+            missing[number] = chosen
+            continue
+        parts[number] = part
+        for row in part[0].select(["solved"]).to_pylist():
             progress.found(1)
             ended(row)
-        if part is None:
-            episodes, steps = play(
-                chosen, policy, pool, max_steps=env.max_steps, max_invalid=env.max_invalid, rows=rows or shard, on_episode=ended
-            )
-            accept(steps)
-            part = write_part(base, episodes, steps)
-            stage.fault("part")
-        parts.append(part)
+    env, numbers = stage.settings.env, list(missing)
+    twin = getattr(policy, "twin", None) if env.alternate and len(missing) > 1 else None
+    policies = [policy] if twin is None else [policy, twin()]
+    limits = {"max_steps": env.max_steps, "max_invalid": env.max_invalid, "rows": rows or shard}
+    for place, (episodes, steps) in play_alternating(missing.values(), policies, pool, **limits, on_episode=ended):
+        accept(steps)
+        parts[numbers[place]] = write_part(base(numbers[place]), episodes, steps)
+        stage.fault("part")
     if not parts:
         return table_of("episodes", []), table_of("steps", [])
-    episodes, steps = pa.concat_tables([e for e, _ in parts]), pa.concat_tables([s for _, s in parts])
+    tables = [parts[number] for number in sorted(parts)]
+    episodes, steps = pa.concat_tables([e for e, _ in tables]), pa.concat_tables([s for _, s in tables])
     check_errors(stage, name, episodes)
     return episodes, steps
 
