@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ratchet.clock import CLOCK
 from ratchet.engines.base import Generated
+from ratchet.engines.fused import FusedDecoder, fusable
 from ratchet.models.attention import SMALLEST, SlotCache
 from ratchet.models.parts import decoder, head
 from ratchet.rollout.noise import uniforms
@@ -34,6 +35,7 @@ class LocalEngine:
         self.length, self.pad = length, pad
         self.ends = np.array([end] if isinstance(end, int) else sorted(end))
         self.cache = SlotCache(self.slots, length + 1)  # the last place takes what padded rows write
+        self.fused = FusedDecoder(model, length + 1) if fusable(model) else None
         self.used = np.zeros(self.slots, dtype=np.int64)  # tokens of each slot that the cache holds
         self.held: list[int | None] = [None] * self.slots  # the last generated token, which is read with the next turn
 
@@ -87,7 +89,10 @@ class LocalEngine:
         positions = self.cache.place(slots, self.used[slots], sizes, self.device)
         ids = np.full(positions.shape[1], self.pad, dtype=np.int64)
         ids[: len(tokens)] = tokens
-        out = decoder(self.model)(input_ids=torch.from_numpy(ids).to(self.device)[None], position_ids=positions, use_cache=False, layout=self.cache)
+        new = torch.from_numpy(ids).to(self.device)
+        if self.fused is not None:
+            return self.fused(new, positions[0], self.cache)[: len(tokens)]
+        out = decoder(self.model)(input_ids=new[None], position_ids=positions, use_cache=False, layout=self.cache)
         return out.last_hidden_state[0, : len(tokens)]
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -94,8 +94,8 @@ class SlotCache:
 
     slots: int
     length: int
-    keys: list[Tensor] = field(default_factory=list)  # a layer each: [B, K, L, D]; the last place takes what padding writes
-    values: list[Tensor] = field(default_factory=list)
+    keys: list[Tensor] = field(default_factory=list)  # a layer each: [B, K, D, L], as a few query rows are multiplied twice as fast
+    values: list[Tensor] = field(default_factory=list)  # [B, K, L, D]; the last place of both takes what padding writes
     row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # [B] of each slot
     groups: list[_Group] = field(default_factory=list)
     written: tuple[Tensor, Tensor] = field(default_factory=lambda: (torch.empty(0), torch.empty(0)))  # rows, positions [T]
@@ -115,7 +115,7 @@ class SlotCache:
             return
         upto, kept = int(used[out].max()), int(used[others].max())
         here, there = (torch.from_numpy(self.row[some].copy()) for some in (out, others))
-        for held in (*self.keys, *self.values):
+        for held in (*(keys.transpose(2, 3) for keys in self.keys), *self.values):
             moved = held[here, :, :upto]
             if kept:
                 held[here, :, :kept] = held[there, :, :kept]
@@ -202,7 +202,7 @@ class SlotCache:
         """query [1, H, T, D], key and value [1, K, T, D] → [1, T, H, D]; writes the new keys and values first."""
         self._make_room(layer, key)
         rows, places = self.written
-        self.keys[layer][rows, :, places] = key[0].transpose(0, 1)
+        self.keys[layer][rows, :, :, places] = key[0].transpose(0, 1)
         self.values[layer][rows, :, places] = value[0].transpose(0, 1)
         only = self.groups[0]
         if len(self.groups) == 1 and only.picked is None:
@@ -216,13 +216,12 @@ class SlotCache:
     def _product(self, layer: int, group: _Group, query: Tensor, kv_heads: int) -> Tensor:
         """query [H, g·n, D], scaled → [g·n, H, D]."""
         heads, _, size = query.shape
-        seen_k, seen_v = self.keys[layer][: group.count, :, : group.visible], self.values[layer][: group.count, :, : group.visible]
-        if group.rows is not None:
-            seen_k, seen_v = (held[layer][group.rows, :, : group.visible] for held in (self.keys, self.values))
+        rows = slice(group.count) if group.rows is None else group.rows
+        seen_k, seen_v = self.keys[layer][rows, ..., : group.visible], self.values[layer][rows, :, : group.visible]
         # The G query heads of a key head become further query rows: keys are read once, never repeated.
         shape = (kv_heads, heads // kv_heads, group.count, -1, size)
         grouped = query.view(shape).permute(2, 0, 1, 3, 4).reshape(group.count, kv_heads, -1, size)
-        scores = torch.matmul(grouped, seen_k.transpose(2, 3))
+        scores = torch.matmul(grouped, seen_k)
         scores = scores.view(group.count, kv_heads, heads // kv_heads, -1, group.visible).add_(group.bias[:, :, None])
         weights = torch.softmax(scores, -1).to(seen_v.dtype).view(group.count, kv_heads, -1, group.visible)
         mixed = torch.matmul(weights, seen_v).view(group.count, kv_heads, heads // kv_heads, -1, size)
@@ -231,13 +230,14 @@ class SlotCache:
     def _make_room(self, layer: int, like: Tensor) -> None:
         """Room for this call's last position in layer `layer`; what is there stays."""
         if len(self.keys) <= layer:
-            for held in (self.keys, self.values):
-                held.append(like.new_zeros((self.slots, like.shape[1], 0, like.shape[3])))
-        room = self.keys[layer].shape[2]
+            kv_heads, size = like.shape[1], like.shape[3]
+            self.keys.append(like.new_zeros((self.slots, kv_heads, size, 0)))
+            self.values.append(like.new_zeros((self.slots, kv_heads, 0, size)))
+        room = self.values[layer].shape[2]
         if self.end > room:
             more = min(-(-self.end // GROWTH) * GROWTH, self.length) - room
-            for held in (self.keys, self.values):
-                held[layer] = torch.nn.functional.pad(held[layer], (0, 0, 0, more))
+            self.keys[layer] = torch.nn.functional.pad(self.keys[layer], (0, more))
+            self.values[layer] = torch.nn.functional.pad(self.values[layer], (0, 0, 0, more))
 
 
 def attention(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ratchet.engines.fused import fusable
 from ratchet.engines.local import READ_AT_ONCE, LocalEngine, sample
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY, Sequence
@@ -16,6 +17,7 @@ from ratchet.models import attention
 from ratchet.models.attention import GROWTH
 from ratchet.rollout.noise import episode_key
 from tests.models import tiny
+from tests.models.architectures import make
 
 END, VOCAB = 4, 60
 
@@ -116,6 +118,34 @@ def test_rows_that_decode_lie_at_the_front_and_nothing_is_lost_when_rows_change_
         played.check(slot)
 
 
+def test_a_plain_llama_is_computed_in_fewer_operations_to_the_same_result_also_after_a_step() -> None:
+    model, found = tiny.model(), []
+    for fused in (True, False):
+        played, rng = Played(slots=9, model=model), np.random.default_rng(12)
+        assert played.engine.fused is not None
+        if not fused:
+            played.engine.fused = None
+        for slot in range(9):
+            played.begin(slot, f"e{slot}")
+        for _ in range(2):
+            played.turn({slot: text(rng) for slot in range(9)})
+        found.append(played)
+    assert found[0].ids == found[1].ids
+    logps = [[logp for _, logp, _ in played.written[3]] for played in found]
+    np.testing.assert_allclose(logps[0], logps[1], atol=1e-5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)  # as an optimiser does, in place
+    played = found[0]
+    played.begin(3, "after the step")
+    played.turn({3: [7, 8, 9]})
+    played.check(3)
+
+
+def test_what_is_no_plain_llama_is_computed_by_its_own_module() -> None:
+    assert not any(fusable(make(name)) for name in ("qwen2", "qwen3", "gpt2"))
+
+
 def test_a_reply_ends_with_its_end_token_or_at_its_limit() -> None:
     played, rng = Played(slots=8, temperature=3.0), np.random.default_rng(0)
     limits = {slot: 1 + 4 * slot for slot in range(8)}
@@ -146,14 +176,14 @@ def test_a_long_observation_is_read_in_pieces_and_memory_grows_with_the_longest_
     for slot in range(9):
         played.begin(slot, f"e{slot}")
     played.turn({slot: text(rng, 5, 30) for slot in range(9)})
-    assert {key.shape[2] for key in played.engine.cache.keys} == {GROWTH}
+    assert {value.shape[2] for value in played.engine.cache.values} == {GROWTH}
     lengths = {slot: READ_AT_ONCE + 30 * (slot - 3) for slot in range(8)} | {8: 2 * READ_AT_ONCE + 1}
     played.turn({slot: rng.integers(5, VOCAB, n).tolist() for slot, n in lengths.items()})
     played.turn({slot: text(rng, 5, 9) for slot in range(9)})
     for slot in range(9):
         played.check(slot)
     held = max(len(played.ids[slot]) for slot in range(9))
-    assert {key.shape[2] for key in played.engine.cache.keys} == {min(-(-held // GROWTH) * GROWTH, 701)}
+    assert {value.shape[2] for value in played.engine.cache.values} == {min(-(-held // GROWTH) * GROWTH, 701)}
 
 
 def test_the_same_batch_gives_the_same_bits_whatever_idle_slots_hold() -> None:

@@ -1,0 +1,99 @@
+"""A Llama's decoder in few operations, for small models: what a token costs there is mostly the number of operations.
+
+Projections of queries, keys and values are one product, so are gate and up; a residual is added inside the product before it. The
+result is the transformers model's, up to the order of sums (1e-6).
+
+Legend: T packed tokens · W width · H query heads · K key heads · D head size · M width of the MLP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ratchet.models.attention import SlotCache
+
+MOST = 50_000_000  # parameters; above, the products dominate and the second copy of the weights is no longer small
+ROPES = ("default", "linear", "llama3")  # kinds of rotary positions whose angles depend on the position alone
+
+
+@dataclass(frozen=True)
+class _Layer:
+    qkv: Tensor  # [(H + 2K)·D, W]
+    out: Tensor  # [H·D, W]
+    gate_up: Tensor  # [2M, W]
+    down: Tensor  # [M, W]
+    before_attention: Tensor  # [W], weights of the norms
+    before_mlp: Tensor  # [W]
+
+
+def fusable(model: Any) -> bool:
+    """Whether `FusedDecoder` computes this model: a plain Llama in float32, small enough for the copy of its weights to pay."""
+    from transformers import LlamaForCausalLM
+
+    if type(model) is not LlamaForCausalLM or model.dtype != torch.float32 or sum(p.numel() for p in model.parameters()) > MOST:
+        return False
+    config = model.config
+    plain = not config.attention_bias and not config.mlp_bias and config.hidden_act == "silu"
+    return plain and model.model.rotary_emb.rope_type in ROPES
+
+
+class FusedDecoder:
+    """Hidden states of packed tokens on a SlotCache; follows the model's weights when they are trained on."""
+
+    def __init__(self, model: Any, length: int) -> None:
+        """`length` bounds positions."""
+        self.model = model
+        config = model.config
+        self.heads, self.kv_heads, self.eps = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
+        self.size = model.model.layers[0].self_attn.head_dim
+        device = next(model.parameters()).device
+        cos, sin = model.model.rotary_emb(torch.zeros(1, device=device), torch.arange(length, device=device)[None])
+        half = self.size // 2
+        self.cos = cos[0][:, None]  # [length, 1, D]
+        self.sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)[:, None]
+        self._of: int | None = None
+        self._follow()
+
+    def _follow(self) -> None:
+        """Lays the weights together again where a step has changed them since the last time."""
+        now = sum(p._version for p in self.model.parameters())
+        if now == self._of:
+            return
+        self._of = now
+        self.layers = [_laid_together(layer) for layer in self.model.model.layers]
+
+    def __call__(self, ids: Tensor, positions: Tensor, cache: SlotCache) -> Tensor:
+        """ids and positions [T] → [T, W], behind the last norm."""
+        self._follow()
+        x = F.embedding(ids, self.model.model.embed_tokens.weight.detach())
+        cos, sin = self.cos[positions], self.sin[positions]
+        width, rotary = x.shape[1], (self.heads + self.kv_heads) * self.size
+        scale = self.size**-0.5
+        for index, layer in enumerate(self.layers):
+            qkv = F.linear(F.rms_norm(x, (width,), layer.before_attention, self.eps), layer.qkv)
+            qk = qkv[:, :rotary].view(len(x), -1, self.size)
+            qk = torch.addcmul(qk * cos, torch.roll(qk, self.size // 2, -1), sin)
+            query, key = qk.transpose(0, 1)[None].split([self.heads, self.kv_heads], 1)
+            value = qkv[:, rotary:].view(len(x), -1, self.size).transpose(0, 1)[None]
+            mixed = cache.attend(index, query, key, value, scale).reshape(len(x), -1)
+            x = torch.addmm(x, mixed, layer.out)
+            gate, up = F.linear(F.rms_norm(x, (width,), layer.before_mlp, self.eps), layer.gate_up).chunk(2, -1)
+            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
+        return F.rms_norm(x, (width,), self.model.model.norm.weight.detach(), self.eps)
+
+
+def _laid_together(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return _Layer(
+        torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]).detach(),
+        attention.o_proj.weight.detach().t(),
+        torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]).detach(),
+        mlp.down_proj.weight.detach().t(),
+        layer.input_layernorm.weight.detach(),
+        layer.post_attention_layernorm.weight.detach(),
+    )
