@@ -1,0 +1,85 @@
+"""Decoding: our engine against Hugging Face `generate` on the same weights, in turns in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging
+
+from benchmarks.peers.make import tokenizer_of
+from benchmarks.peers.spec import Decoding
+from ratchet.engines.local import LocalEngine
+from ratchet.errors import RatchetError
+from ratchet.models.build import load_model
+
+
+def measure(spec: Decoding) -> dict[str, Any]:
+    """Tokens a second of each way in each round, prompts included in the time; the first round, which warms up, is not among them."""
+    logging.set_verbosity_error()
+    folder = Path(spec.folder)
+    tokenizer = tokenizer_of(folder / "tokenizer")
+    prompts = np.random.default_rng(1).integers(5, len(tokenizer), (spec.rows, spec.prompt))
+    ways = {"ours": engine(folder, spec, tokenizer, prompts), **generate(folder, spec, tokenizer, prompts)}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(spec.rounds + 1):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            written = way()
+            if number:
+                rates[name].append(written / (time.perf_counter() - began))
+    return {"tokens_per_s": rates}
+
+
+def engine(folder: Path, spec: Decoding, tokenizer: Any, prompts: np.ndarray) -> Callable[[], int]:
+    """Our way; returns the tokens that it wrote. The end that it looks for is in no vocabulary: every reply has its full length."""
+    length = spec.prompt + spec.new + 1
+    own = LocalEngine(load_model(folder / "model"), slots=spec.rows, length=length, end=len(tokenizer), pad=tokenizer.pad_token_id)
+    rows, ids = list(range(spec.rows)), prompts.tolist()
+    rounds = iter(range(10**6))
+
+    def way() -> int:
+        own.clear(rows)
+        keys = np.arange(spec.rows, dtype=np.uint64) + np.uint64(spec.rows * next(rounds))
+        return full(sum(len(one.ids) for one in own.reply(rows, ids, keys, [spec.new] * spec.rows, 1.0)), spec)
+
+    return way
+
+
+def generate(folder: Path, spec: Decoding, tokenizer: Any, prompts: np.ndarray) -> dict[str, Callable[[], int]]:
+    """transformers' ways: sampling without an end, dynamic and static cache, in fp32 and with the weights in bf16."""
+    ids = torch.from_numpy(prompts)
+    ways = {}
+    for precision in (torch.float32, torch.bfloat16):
+        model = AutoModelForCausalLM.from_pretrained(str(folder / "model"), local_files_only=True, attn_implementation="sdpa", dtype=precision)
+        model.eval()
+        for cache in ("dynamic", "static"):
+            config = GenerationConfig(
+                do_sample=True,
+                top_k=0,
+                max_new_tokens=spec.new,
+                min_new_tokens=None,
+                eos_token_id=None,
+                pad_token_id=tokenizer.pad_token_id,
+                cache_implementation=cache,
+            )
+
+            def way(model: Any = model, config: GenerationConfig = config) -> int:
+                model.generation_config = config
+                with torch.inference_mode():
+                    out = model.generate(ids, attention_mask=torch.ones_like(ids))
+                return full(out.numel() - ids.numel(), spec)
+
+            ways[f"generate_{cache}_{'fp32' if precision == torch.float32 else 'bf16'}"] = way
+    return ways
+
+
+def full(written: int, spec: Decoding) -> int:
+    if written != spec.rows * spec.new:
+        raise RatchetError(f"{written} tokens were written instead of {spec.rows} × {spec.new}: what is compared is not the same work")
+    return written
