@@ -39,6 +39,12 @@ def read_part(base: Path, episode_ids: Sequence[str] | None = None) -> tuple[pa.
     return None
 
 
+def drop_part(base: Path) -> None:
+    """Forgets a part; the marker goes first, so that a kill leaves no part that looks whole."""
+    for path in (_marker(base), *(_file(base, kind) for kind in KINDS)):
+        path.unlink(missing_ok=True)
+
+
 def read_parts(folder: Path) -> dict[str, tuple[pa.Table, pa.Table]]:
     """All whole parts by their names, in the names' order."""
     found = {}

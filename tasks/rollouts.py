@@ -22,7 +22,7 @@ from ratchet.policies.slips import SlippingPlayer
 from ratchet.rollout.play import Job, Tables, episode_id, play_alternating
 from ratchet.settings import Settings
 from tasks.common import Progress, Stage
-from tasks.parts import read_part, write_part
+from tasks.parts import drop_part, read_part, write_part
 
 
 def expert_policy(settings: Settings, games: Path, slip_rate: float = 0.0) -> Policy:
@@ -135,7 +135,7 @@ def play_shards(
 
     With `env.alternate` a model plays two shards in turns. Each finished shard is a part in the stage's scratch folder
     (tasks/parts.py); after a kill only the missing ones are played. A shard whose steps `accept` raises about is not kept. Raises
-    RatchetError where more than `env.max_error_share` of the episodes ended as errors.
+    RatchetError where more than `env.max_error_share` of the episodes ended as errors; shards with errors are not kept then.
     """
     progress = Progress(f"{stage.title} {name}", len(jobs), "episodes")
     parts: dict[int, Tables] = {}
@@ -172,7 +172,13 @@ def play_shards(
         return table_of("episodes", []), table_of("steps", [])
     tables = [parts[number] for number in sorted(parts)]
     episodes, steps = pa.concat_tables([e for e, _ in tables]), pa.concat_tables([s for _, s in tables])
-    check_errors(stage, name, episodes)
+    try:
+        check_errors(stage, name, episodes)
+    except RatchetError:
+        for number, (played, _) in parts.items():
+            if played["error"].null_count < played.num_rows:
+                drop_part(base(number))
+        raise
     return episodes, steps
 
 
@@ -183,7 +189,8 @@ def check_errors(stage: Stage, name: str, episodes: pa.Table) -> None:
     if len(errors) > limit * episodes.num_rows:
         raise RatchetError(
             f"{stage.title} {name}: {len(errors)} of {episodes.num_rows} episodes ended as errors, above env.max_error_share={limit} "
-            f"(the first: {errors[0]}); mend the environment, or raise the limit"
+            f"(the first: {errors[0]}); mend the environment or raise the limit, then go on with `ratchet run --resume ID`, which plays "
+            "the shards with errors again"
         )
 
 

@@ -6,7 +6,6 @@ import importlib
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +103,7 @@ def test_every_stage_of_dvc_yaml_is_killed_here(finished: Path) -> None:
     assert {name for name, _ in STAGES} == {name for name, _ in order(finished)}
 
 
-@pytest.mark.parametrize(("name", "key"), [("demonstrate", None), ("evolve_online", "1")])
-@pytest.mark.parametrize("call", ["flush", "replace"])
+@pytest.mark.parametrize(("name", "key", "call"), [("demonstrate", None, "replace"), ("evolve_online", "1", "flush")])
 def test_a_disk_that_is_full_at_any_write_costs_only_what_was_in_progress(
     finished: Path, copy: Path, name: str, key: str | None, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,42 +164,72 @@ def test_outs_are_placed_where_there_are_no_hard_links(finished: Path, copy: Pat
     assert digests(copy) == digests(finished)
 
 
+def killed_late(finished: Path, folder: Path, name: str) -> Path:
+    """A copy of the run in which round 1's stage was killed when only its outs were not whole yet."""
+    shutil.copytree(finished, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        killed_at("whole", folder, name, "1", patch)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def _harvested(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return killed_late(finished, tmp_path_factory.mktemp("late") / "run", "harvest")
+
+
+@pytest.fixture(scope="module")
+def _evolved(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return killed_late(finished, tmp_path_factory.mktemp("late") / "run", "evolve_online")
+
+
 @pytest.fixture
-def half_harvested(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The parts of a harvest that was killed at its end."""
-    yield killed_at("whole", copy, "harvest", "1", monkeypatch) / "parts"
+def harvested(_harvested: Path, tmp_path: Path) -> Path:
+    shutil.copytree(_harvested, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def evolved(_evolved: Path, tmp_path: Path) -> Path:
+    shutil.copytree(_evolved, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def kept(folder: Path, stage: str, file: str) -> Path:
+    [path] = (folder / ".ratchet/scratch" / stage).glob(f"*/{file}")
+    return path
 
 
 @pytest.mark.parametrize(
     ("file", "damage", "said"),
     [
         ("expert-00000.steps.parquet", "truncated", "its steps have other bytes than were written"),
-        ("actor-00000.episodes.parquet", "flipped", "its episodes have other bytes than were written"),
-        ("small-00000.steps.parquet", "gone", "its steps are missing"),
+        ("random-00000.episodes.parquet", "flipped", "its episodes have other bytes than were written"),
+        ("expert-00000.steps.parquet", "gone", "its steps are missing"),
         ("random-00000.json", "truncated", "its marker cannot be read"),
     ],
 )
 def test_a_damaged_part_is_put_aside_by_name_counted_and_played_again(
-    finished: Path, copy: Path, half_harvested: Path, file: str, damage: str, said: str, played: Counter[str], caplog: pytest.LogCaptureFixture
+    finished: Path, harvested: Path, file: str, damage: str, said: str, played: Counter[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = half_harvested / file
+    path = kept(harvested, "harvest@1", f"parts/{file}")
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] if damage == "truncated" else data[:50] + bytes([data[50] ^ 1]) + data[51:])
     if damage == "gone":
         path.unlink()
-    attempt(copy, "harvest", "1")
-    assert digests(copy) == digests(finished)
+    attempt(harvested, "harvest", "1")
+    assert digests(harvested) == digests(finished)
     line = next(record.getMessage() for record in caplog.records if "damaged" in record.getMessage())
     assert file.partition(".")[0] in line and said in line and "played again" in line and "\n" not in line
     assert list(played) == [file.partition(".")[0]]
     assert ratchet.files.CLOCK.counts["damaged"] == 1
 
 
-def test_a_part_of_other_episodes_is_not_taken(finished: Path, copy: Path, half_harvested: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_part_of_other_episodes_is_not_taken(finished: Path, harvested: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parts = kept(harvested, "harvest@1", "parts")
     for kind in ("json", "episodes.parquet", "steps.parquet"):
-        shutil.copy(half_harvested / f"expert-00000.{kind}", half_harvested / f"random-00000.{kind}")
-    attempt(copy, "harvest", "1")
-    assert digests(copy) == digests(finished) and "other episodes than those of its shard" in caplog.text
+        shutil.copy(parts / f"expert-00000.{kind}", parts / f"random-00000.{kind}")
+    attempt(harvested, "harvest", "1")
+    assert digests(harvested) == digests(finished) and "other episodes than those of its shard" in caplog.text
 
 
 def test_parts_of_policies_whose_names_hold_dots_are_told_apart(tmp_path: Path, finished: Path) -> None:
@@ -215,13 +243,12 @@ def test_parts_of_policies_whose_names_hold_dots_are_told_apart(tmp_path: Path, 
 
 @pytest.mark.parametrize("lost", ["parts/iteration 001-00000.steps.parquet", "candidates/iter-001/model.safetensors", "checkpoint/model.safetensors"])
 def test_a_round_whose_kept_work_is_damaged_is_learned_again_to_the_same_bytes(
-    finished: Path, copy: Path, lost: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    finished: Path, evolved: Path, lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scratch = killed_at("whole", copy, "evolve_online", "1", monkeypatch)
-    path = scratch / lost
+    path = kept(evolved, "evolve_online@1", lost)
     path.write_bytes(path.read_bytes()[:60])
-    attempt(copy, "evolve_online", "1")
-    assert digests(copy) == digests(finished)
+    attempt(evolved, "evolve_online", "1")
+    assert digests(evolved) == digests(finished)
     assert "again" in caplog.text and lost.partition("/")[0].rstrip("s") in caplog.text
 
 

@@ -16,17 +16,18 @@ from ratchet.section import Section
 from tests.envs.toy import Toy
 
 NAME = f"{__name__}:Unsteady"
+WEATHER = "RATCHET_TEST_WEATHER"
 
 
 class Stopping(Toy):
-    """Stops itself at the first action in task 0 to `stopped` - 1, as often as it is tried."""
+    """Stops itself at each action in task 0 to `stopped` - 1, as long as the file is there that the variable WEATHER names."""
 
     def __init__(self, stopped: int) -> None:
         super().__init__()
         self.stopped = stopped
 
     def step(self, action: str) -> Turn:
-        if int(self.task_id.removeprefix("toy-")) < self.stopped:
+        if int(self.task_id.removeprefix("toy-")) < self.stopped and os.path.exists(os.environ[WEATHER]):
             os.kill(os.getpid(), signal.SIGSTOP)
         return super().step(action)
 
