@@ -1,6 +1,7 @@
 """`ratchet tune`: which precision an update's passes should have on this machine, measured side by side and written into the settings."""
 
 import json as json_module
+import os
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ PRECISIONS = {"none": "fp32", "bf16": "bf16"}  # by learner.autocast
 SECTIONS = ("warm_start", "evolve_online")  # both learn, with batches and optimisers of their own
 UPDATES = 7  # timed in each precision
 ENOUGH_S = 15.0  # of updates; three are timed in any case
+BUSY = 1.5  # load a core above which a measurement says little; the updates themselves are 1
 PAYS = 1.05  # bf16 has to be so many times faster, or the exact one stays
 
 
@@ -66,14 +68,16 @@ def tune(preset: str | None, dry_run: bool, json: bool) -> None:
         value |= {"threads_tokens_per_s": found.threads, "best_threads": found.best_threads, "autocast": found.best, "was": before}
         print(json_module.dumps(value | {"written": not dry_run and before != found.best}, indent=1))
         return
-    print(f"{settings.actor}: {found.parameters:,} parameters, on {machine()}, {found.default_threads} threads")
+    print(f"{settings.actor}: {found.parameters:,} parameters, on {machine()}, {_threads(found.default_threads)}")
     rows = [{"updates of": name, **{PRECISIONS[key]: f"{rate:,.0f} tokens/s" for key, rate in one.items()}} for name, one in found.rates.items()]
     show(rows, ["updates of", *PRECISIONS.values()], False, "")
     factor = found.seconds["none"] / found.seconds["bf16"]
     print(f"a run's learning is {factor:.2f} times as fast in bf16 as in fp32" + ("" if factor > PAYS else f"; below {PAYS:g} fp32 stays"))
-    print("; ".join(f"{count} thread{'s' if count > 1 else ''}: {rate:,.0f} tokens/s" for count, rate in sorted(found.threads.items())))
+    print("; ".join(f"{_threads(count)}: {rate:,.0f} tokens/s" for count, rate in sorted(found.threads.items())))
     if found.best_threads != found.default_threads:
-        print(f"{found.best_threads} threads are faster than the {found.default_threads} of before: `export OMP_NUM_THREADS={found.best_threads}`")
+        print(f"more with {_threads(found.best_threads)}: `export OMP_NUM_THREADS={found.best_threads}`")
+    if (load := os.getloadavg()[0]) > BUSY * len(_cores()):
+        print(f"The machine was busy, under a load of {load:.1f}: measure again when nothing else runs.")
     said = f"{file.relative_to(checkout)}: learner.autocast"
     if before == found.best:
         print(f"{said} stays {before}")
@@ -161,7 +165,9 @@ def _tokens(settings: Settings, length: float) -> dict[str, float]:
     return {"warm_start": max(1, settings.actors[settings.actor].tokens), "evolve_online": online}
 
 
-def _cores() -> list[int]:
-    import os
+def _threads(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
 
+
+def _cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
