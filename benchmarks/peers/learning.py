@@ -60,8 +60,9 @@ def warm_start(spec: WarmStart) -> dict[str, Any]:
         max_grad_norm=1.0,
         seed=1,
     )
+    apart = min(64, len(sequences) // 10)  # for the held-out loss
     with tempfile.TemporaryDirectory() as scratch:
-        model, result = imitate(load_model(folder / "model"), sequences[64:], sequences[:64], settings, scratch=Path(scratch))
+        model, result = imitate(load_model(folder / "model"), sequences[apart:], sequences[:apart], settings, scratch=Path(scratch))
     save_model(model, folder / "tokenizer", folder / "warm", {"stage": "benchmark"})
     return {"demonstrations": len(sequences), "tokens": result.tokens, "held_out_loss": result.held_out_loss}
 

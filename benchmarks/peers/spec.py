@@ -30,6 +30,7 @@ class Iteration:
     iterations: int = 1  # that are timed, behind one of two turns that warms up
     bf16: bool = False  # autocast
     batch: int = 8  # TRL: episodes of a micro-batch
+    continuous: bool = False  # TRL: generates by transformers' continuous batching
     batch_tokens: int = 4096  # ours: tokens of a micro-batch
     workers: int = 1  # ours: environment processes
     lr: float = 1e-4

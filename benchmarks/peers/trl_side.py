@@ -108,6 +108,7 @@ def trainer_of(
         **{
             **SETTINGS,
             "bf16": spec.bf16,
+            "use_transformers_continuous_batching": spec.continuous,
             "learning_rate": spec.lr,
             "seed": spec.seed,
             "num_generations": spec.samples,
