@@ -71,6 +71,8 @@ class Stage:
             if other != self.scratch:
                 let_go(other)
         outs.forget_recorded(parent.parent, self.root)
+        if outs.recorded(self.scratch, self.root):
+            let_go(self.scratch)
         self.scratch.mkdir(parents=True, exist_ok=True)
         let_go(self.scratch / outs.OUTS)  # what a kill left half written is no out
         throughput.begin(self.root, self.title, self.settings)

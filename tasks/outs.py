@@ -2,7 +2,7 @@
 
 DVC deletes a stage's outs before it runs the stage again, also those that a killed run had finished already. What lies in the
 workspace are therefore links to (or copies of) `whole/`, the files there are never written to again, and `manifest.json` holds their
-checksums. Once dvc.lock is younger than they are, DVC has recorded them.
+checksums. Once dvc.lock is younger than they are and speaks of their stage, DVC has recorded them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ratchet.errors import RatchetError
 from ratchet.files import checksums, difference, flush_tree, let_go, put_aside, read_json, write_json
+from ratchet.yaml_files import read_yaml
 
 OUTS, WHOLE, MANIFEST, PLACED = "outs", "whole", "manifest.json", "placed"
 
@@ -56,16 +58,23 @@ def kept(scratch: Path, workspace: Path) -> bool:
 
 
 def recorded(scratch: Path, workspace: Path) -> bool:
-    """Whether DVC has written dvc.lock, which it does after every stage, since the outs of `scratch` were placed."""
-    placed, lock = scratch / PLACED, workspace / "dvc.lock"
-    return placed.is_file() and lock.is_file() and lock.stat().st_mtime_ns > placed.stat().st_mtime_ns
+    """Whether dvc.lock was written since the outs of `scratch` became whole, and has an entry of their stage: DVC writes it after every
+    stage that ran or came from its cache."""
+    placed, manifest, lock = scratch / PLACED, scratch / MANIFEST, workspace / "dvc.lock"
+    since = placed if placed.is_file() else manifest
+    if not (scratch / WHOLE).is_dir() or not lock.is_file() or lock.stat().st_mtime_ns <= since.stat().st_mtime_ns:
+        return False
+    try:
+        return scratch.parent.name in ((read_yaml(lock) or {}).get("stages") or {})
+    except RatchetError:  # it is just being written
+        return False
 
 
 def forget_recorded(scratches: Path, workspace: Path) -> None:
-    """Lets go of what DVC has recorded: `scratches` holds a folder a stage, and that one a configuration."""
-    for scratch in scratches.glob("*/*"):
-        if recorded(scratch, workspace):
-            let_go(scratch)
+    """Lets go of what was placed and DVC has recorded: `scratches` holds a folder a stage, and that one a configuration."""
+    for placed in scratches.glob(f"*/*/{PLACED}"):
+        if recorded(placed.parent, workspace):
+            let_go(placed.parent)
 
 
 def _link(source: str, target: str) -> str:

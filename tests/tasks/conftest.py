@@ -56,8 +56,10 @@ def run_stage(folder: Path, name: str, key: str | None = None) -> None:
     """Runs a stage and, as DVC does when it has recorded one, writes dvc.lock."""
     torch.set_num_threads(THREADS)
     perform(Stage(folder, load(folder / "params.yaml"), name, key), importlib.import_module(f"tasks.{name}").run)
-    lock, now = folder / "dvc.lock", time.time_ns()
-    lock.touch()
+    lock, title = folder / "dvc.lock", name if key is None else f"{name}@{key}"
+    recorded = yaml.safe_load(lock.read_text())["stages"] if lock.is_file() else {}
+    lock.write_text(yaml.safe_dump({"stages": {**recorded, title: {}}}))
+    now = time.time_ns()
     os.utime(lock, ns=(now, now))
 
 
