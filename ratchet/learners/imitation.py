@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ratchet.files import sha256_json
+from ratchet.errors import RatchetError
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import Sequence
 from ratchet.learners.checkpoint import load_checkpoint, rng_seed, save_checkpoint
@@ -76,6 +77,8 @@ def imitate(
     reply tokens on `held_out`). Interrupted, it goes on from the last checkpoint in `scratch`.
 
     Raises RatchetError where more than `max_skipped_share` of the steps had to be skipped."""
+    if not train:
+        raise RatchetError("warm_start: no demonstration is left to train on; raise demonstrate.episodes or env.max_tokens")
     terms = [Likelihood(), ObservationLikelihood(settings.observation_weight)]
     learner = ActorLearner(
         model,

@@ -175,3 +175,8 @@ def test_a_checkpoint_of_another_configuration_is_refused_by_name(tmp_path: Path
     save_checkpoint(folder, one.model, one.optimizers, {}, configuration="aaaa")
     with pytest.raises(RatchetError, match=r"checkpoint: a checkpoint of another configuration \(aaaa, this one is bbbb\); move it away"):
         load_checkpoint(folder, one.model, one.optimizers, configuration="bbbb")
+
+
+def test_nothing_to_imitate_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RatchetError, match="no demonstration is left to train on; raise demonstrate.episodes"):
+        imitate(tiny.model(), [], HELD_OUT, SETTINGS, scratch=tmp_path)
