@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ratchet.files import sha256_json
 from ratchet.errors import RatchetError
+from ratchet.files import sha256_json
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import Sequence
 from ratchet.learners.checkpoint import load_checkpoint, rng_seed, save_checkpoint
