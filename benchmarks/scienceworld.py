@@ -1,0 +1,61 @@
+"""One whole run of the preset `scienceworld`: SmolLM2-135M-Instruct, pretrained, on the official split's lifespan-* and find-* tasks.
+
+    python benchmarks/scienceworld.py --json benchmarks/results/scienceworld.json
+    python benchmarks/scienceworld.py --workspace runs/ID      # the figures of a run that has ended
+
+Figures: run_s (wall seconds of the stages), warm_success and final_success on the official test variations, gain, gain_low, gain_high
+(paired, 95 %), panel_n, champion_round; for each round confirm_R (success of its candidate on the confirm panel) and gain_R with its
+bounds at the level that was spent. The stages' seconds stand beside the figures, as `stages`, the decisions as `decisions`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import machine, write
+from quickstart import PACKAGES, ROOT, demo, figures, stages
+
+QUICK = "smoke"
+
+
+def rounds(workspace: Path) -> tuple[dict[str, float], dict[str, str]]:
+    """(figures, decisions) of each round that was decided."""
+    found: dict[str, float] = {}
+    decisions: dict[str, str] = {}
+    for path in sorted((workspace / "data" / "rounds").glob("*/decision/decision.json")):
+        decision = json.loads(path.read_text())
+        if decision["comparison"] is None:
+            continue  # the warm start's: it is the first champion
+        number = str(decision["round"])
+        decisions[number] = decision["event"]
+        gain = decision["comparison"]["gain"]
+        found |= {f"gain_{number}": gain["mean"], f"gain_{number}_low": gain["low"], f"gain_{number}_high": gain["high"]}
+        found[f"confirm_{number}"] = decision["comparison"]["b"]["success"]["mean"]
+    return found, decisions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "results" / "scienceworld.json", help="where the result goes")
+    parser.add_argument("--quick", action="store_true", help="the preset smoke in its place: every stage, numbers without meaning")
+    parser.add_argument("--workspace", type=Path, help="the workspace of a run of this preset that has ended, instead of a new one")
+    arguments = parser.parse_args()
+    before = machine()
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = arguments.workspace or demo(Path(folder), QUICK if arguments.quick else "scienceworld")[1]
+        table = stages(workspace)
+        found: dict[str, Any] = {"run_s": round(sum(table.values()), 1), **figures(0.0, workspace)}
+        del found["demo_s"]
+        more, decisions = rounds(workspace)
+    for name, value in [*table.items(), *found.items(), *more.items(), *decisions.items()]:
+        print(f"{name:24} {value}")
+    command = "python benchmarks/scienceworld.py" + (" --quick" if arguments.quick else " --workspace RUN" if arguments.workspace else "")
+    write(arguments.json, {**found, **more}, command, (*PACKAGES, "scienceworld"), before, stages=table, decisions=decisions)
+
+
+if __name__ == "__main__":
+    main()
