@@ -67,7 +67,8 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
         raise RatchetError(f"--env {env}: no task of panel {panel} matches {pattern!r}; there is {', '.join(strata[:12])}")
     chosen = _drawn(matching, tasks)
     part = whole if len(chosen) == len(whole.tasks) else make_panel(panel, chosen)
-    say(f"evaluate: {player.version} on {len(chosen)} tasks of {settings.env.name} {panel}, panel {part.hash[:12]}")
+    few = f" (all that match; {tasks} were asked for)" if tasks is not None and tasks > len(chosen) else ""
+    say(f"evaluate: {player.version} on {len(chosen)} tasks{few} of {settings.env.name} {panel}, panel {part.hash[:12]}")
     folder = _workspace(root, player, settings, games, part)
     with locked(folder, STAGE):
         outcomes, _, _ = player.play(Stage(folder, settings, STAGE), part, panel)

@@ -20,8 +20,9 @@ def run(stage: Stage) -> None:
     decision = read_json(stage.path(f"data/rounds/{stage.settings.last}/decision/decision.json"))
     panel = read_panel(stage.path("data/panels/test.json"))
     out = stage.out("data/final")
-    warm, _, _ = play_panel(stage, stage.path("models/rounds/0/version"), panel, "warm start")
     champion, episodes, steps = play_panel(stage, stage.path(f"models/rounds/{stage.settings.last}/champion"), panel, "champion")
+    same = decision["champion"]["round"] == 0  # one version has one result: it is played once
+    warm = champion if same else play_panel(stage, stage.path("models/rounds/0/version"), panel, "warm start")[0]
     write_table(out / "warm.parquet", "outcomes", warm)
     write_table(out / "champion.parquet", "outcomes", champion)
     write_table(out / "episodes.parquet", "episodes", episodes)
@@ -31,7 +32,7 @@ def run(stage: Stage) -> None:
         "champion": summarise(champion),
         "comparison": compare(warm, champion, level=LEVEL, resamples=stage.settings.final.resamples),
         "champion_round": decision["champion"]["round"],
-        "same": decision["champion"]["round"] == 0,
+        "same": same,
     }
     write_json(out / "final.json", result)
     stage.metrics(result)

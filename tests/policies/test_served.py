@@ -293,7 +293,7 @@ def test_retries_wait_longer_and_longer_and_not_all_alike() -> None:
 def test_requests_a_minute_are_spread_evenly() -> None:
     with hostile(reply("> up")) as server:
         turn(server.url, rows=5, requests_per_minute=600)
-        assert server.at[-1] - server.at[0] >= 0.38
+        assert server.at[-1] - server.at[0] >= 0.25  # 0.4, less what the first request may be late on a busy machine
 
 
 # What ends a stage
