@@ -76,9 +76,9 @@ def test_a_reset_is_repeatable_whatever_was_played_before(one: Prepared) -> None
 def test_the_same_actions_give_the_same_text_in_another_process(one: Prepared) -> None:
     tasks = one.tasks["train"][:4]
     with one.pool() as alone, one.pool(workers=2) as two:
-        expected = walk(alone, tasks, 8)
-        assert walk(two, tasks, 8) == expected
-        assert walk(alone, tasks, 8) == expected, "and again in the first one"
+        expected = walk(alone, tasks, one.case.steps)
+        assert walk(two, tasks, one.case.steps) == expected
+        assert walk(alone, tasks, one.case.steps) == expected, "and again in the first one"
     assert {task.env for task in tasks} == {one.environment().name}
     assert {task.env_version for task in tasks} == {one.environment().version}
 

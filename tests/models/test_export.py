@@ -155,14 +155,14 @@ def test_smollm2_out_of_its_package_plays_the_same_greedy_episode_through_plain_
     name = save_model(load_model(base), base, tmp_path / "version", {"stage": "warm_start", "parents": []})
     exported = export(tmp_path / "version", tmp_path / "out", {**CARD, "version": name})
     observations = ("You are in a kitchen. Your task is to open the fridge.", "The fridge is closed.", "The fridge is now open.")
-    prompts, replies = engine_episode(tmp_path / "version", observations, "plain", 24)
+    prompts, replies = engine_episode(tmp_path / "version", observations, "plain", 10)
     model, tokenizer = plain_model(exported), AutoTokenizer.from_pretrained(str(exported), local_files_only=True)
     messages: list[dict[str, str]] = []
     sequence: list[int] = []
     for observation, new, reply in zip(observations, prompts, replies, strict=True):
         messages.append({"role": "user", "content": observation})
         sequence += new
-        out = model.generate(torch.tensor([sequence]), attention_mask=torch.ones(1, len(sequence), dtype=torch.long), max_new_tokens=24)
+        out = model.generate(torch.tensor([sequence]), attention_mask=torch.ones(1, len(sequence), dtype=torch.long), max_new_tokens=10)
         assert out[0, len(sequence) :].tolist() == reply
         sequence += reply
         messages.append({"role": "assistant", "content": tokenizer.decode(reply, skip_special_tokens=True)})

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 
 from ratchet.settings import dump_params, load, render_params
 from tasks.common import Stage, perform
@@ -72,8 +73,17 @@ def run_all(folder: Path, before: Callable[[str, str | None], None] = lambda nam
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run; tests read it and change copies."""
-    return run_all(lay(tmp_path_factory.mktemp("run")))
+    """A finished run; tests read it and change copies. The processes of one test run share it: whoever needs it first makes it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with FileLock(shared / "finished.lock"):
+        folder, whole = shared / "finished", shared / "finished.whole"
+        if not whole.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            run_all(lay(folder))
+            whole.touch()
+    return folder
 
 
 @pytest.fixture
