@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ratchet.clock import CLOCK
 from ratchet.learners.batches import REPLY, Micro, Sequence, micro_batch, pack
 from ratchet.learners.optimizers import make_optimizers, set_lr
 from ratchet.losses.base import Term
@@ -87,11 +88,16 @@ class ActorLearner:
 
     def update(self, batch: Seq[Sequence], lr: float) -> Update:
         """One step on the whole batch, in as many micro-batches as the token budget needs."""
+        with CLOCK.phase("learning"):
+            return self._update(batch, lr)
+
+    def _update(self, batch: Seq[Sequence], lr: float) -> Update:
         self.scorer.train()
         processes = self.accelerator.num_processes
         denominators = {term.name: max(term.denominator(batch), 1.0) for term in self.terms}
         sums: dict[str, float] = {}
         for micro in self._micro_batches(batch):
+            CLOCK.counts["tokens_learned"] += micro.ids.shape[1]
             with self.autocast:
                 logp = self.scorer(micro)
             loss = logp.new_zeros(())
@@ -138,10 +144,11 @@ class ActorLearner:
         """Per episode the log-probs [n] of its tokens of `roles` under the current model, 0 elsewhere."""
         self.scorer.eval()
         out = {}
-        for group in pack(batch, self.batch_tokens):
-            micro = micro_batch(group, roles, self.accelerator.device)
-            full = np.zeros(micro.ids.shape[1], np.float32)
-            full[(micro.before + 1).cpu().numpy()] = self.scorer(micro).cpu().numpy()
-            for one, values in zip(group, np.split(full, np.cumsum([len(one.ids) for one in group])[:-1]), strict=True):
-                out[one.episode_id] = values
+        with CLOCK.phase("scoring"):
+            for group in pack(batch, self.batch_tokens):
+                micro = micro_batch(group, roles, self.accelerator.device)
+                full = np.zeros(micro.ids.shape[1], np.float32)
+                full[(micro.before + 1).cpu().numpy()] = self.scorer(micro).cpu().numpy()
+                for one, values in zip(group, np.split(full, np.cumsum([len(one.ids) for one in group])[:-1]), strict=True):
+                    out[one.episode_id] = values
         return out

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from ratchet.clock import CLOCK
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import OBSERVATION, REPLY, Sequence
 from ratchet.losses.clipped_surrogate import ClippedSurrogate
@@ -296,3 +297,13 @@ def test_autocast_computes_in_bfloat16_and_leaves_weights_scores_and_decay_in_fp
     states = [value for optimizer in learner.optimizers for state in optimizer.state_dict()["state"].values() for value in state.values()]
     assert {value.dtype for value in states if torch.is_tensor(value)} == {torch.float32}
     assert all(group["weight_decay"] == 0 for optimizer in learner.optimizers for group in optimizer.param_groups)
+
+
+def test_where_the_time_of_learning_goes_is_on_the_clock() -> None:
+    CLOCK.clear()
+    learner, batch = make([Likelihood()]), tiny.sequences(6)
+    learner.update(batch, 1e-3)
+    learner.logprobs(batch[:2])
+    report = CLOCK.report()
+    assert report["counts"]["tokens_learned"] == sum(len(one.ids) for one in batch)
+    assert report["seconds"]["learning"] > 0 and report["seconds"]["scoring"] > 0 and report["learning_tokens_per_s"] > 0
