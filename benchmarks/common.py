@@ -10,12 +10,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ratchet.processor import cores, processor
+
 
 def machine() -> dict[str, Any]:
     """CPU model, usable cores, memory in GiB, load averages (1, 5, 15 minutes). Nothing that names the machine."""
     return {
-        "cpu": _field(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": processor(),
+        "cores": cores(),
         "memory_gib": _memory_gib(),
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "system": f"{platform.system()} {platform.machine()}",

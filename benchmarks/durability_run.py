@@ -19,6 +19,8 @@ from typing import Any
 
 import yaml
 
+from ratchet.files import remove
+
 CHECKOUT = Path(__file__).parents[1]
 COPIED = ("flows", "monitoring", "presets", "ratchet", "tasks", "dvc.yaml", "params.yaml", "params.schema.json", "waivers.yaml", ".dvcignore", ".gitignore")
 MARK = "RATCHET_DURABILITY"  # in the environment of every process of a lane, so that one that is left behind is found
@@ -285,10 +287,3 @@ def without_clocks(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_clocks(one) for key, one in value.items() if key not in CLOCKS}
     return [without_clocks(one) for one in value] if isinstance(value, list) else value
-
-
-def remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

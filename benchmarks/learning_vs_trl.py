@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -17,10 +16,9 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.common import machine, write
+from benchmarks.peers import command
 from benchmarks.peers.figures import mean_interval
 from benchmarks.peers.spec import Evaluation, Training, WarmStart, in_process
-from ratchet.errors import RatchetError
 
 ABOUT = """\
 Trains a Llama of 1.1M parameters from scratch on an expert's episodes in small generated ALFWorld rooms, and then lets Ratchet and TRL's
@@ -106,26 +104,13 @@ def run(size: Size, console: Console) -> tuple[dict[str, float], dict[str, Any]]
         "seeds": found,
         "size": asdict(size),
     }
+    console.print(f"warm start {warm['success']:.3f}, ours {told['success']['ours']:.3f}, TRL {told['success']['trl']:.3f}")
     return figures, told
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/learning_vs_trl.json"), metavar="PATH", help="where the result goes")
-    parser.add_argument("--quick", action="store_true", help="two seeds, one iteration: shows that it works, nothing is learned")
-    options = parser.parse_args()
-    console, before = Console(stderr=True), machine()
-    try:
-        figures, told = run(QUICK if options.quick else FULL, console)
-    except RatchetError as error:
-        console.print(str(error), markup=False)
-        return 2
-    command = "python benchmarks/learning_vs_trl.py" + (" --quick" if options.quick else "")
-    write(options.json, figures, command, PACKAGES, measured_on=before, **told)
-    console.print(f"warm start {told['warm_start']['success']:.3f}, ours {told['success']['ours']:.3f}, TRL {told['success']['trl']:.3f}")
-    for name, value in figures.items():
-        console.print(f"{name:36}{value:>12,}")
-    return 0
+    quick = "two seeds, one iteration: shows that it works, nothing is learned"
+    return command.main("learning_vs_trl", ABOUT, EXAMPLES, quick, PACKAGES, lambda is_quick, console: run(QUICK if is_quick else FULL, console))
 
 
 if __name__ == "__main__":

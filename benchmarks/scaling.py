@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,11 +15,10 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.common import machine, write
+from benchmarks.peers import command
 from benchmarks.peers.figures import slope
 from benchmarks.peers.make import ONE_MILLION, TINY, Shape, make_world
 from benchmarks.peers.spec import Iteration, Learning, in_process
-from ratchet.errors import RatchetError
 
 ABOUT = """\
 Measures a whole GRPO iteration (rollouts and one optimiser step on all episodes) at several numbers of episodes and of turns, each point
@@ -131,20 +129,8 @@ def run(size: Size, console: Console) -> tuple[dict[str, float], dict[str, Any]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/scaling.json"), metavar="PATH", help="where the result goes")
-    parser.add_argument("--quick", action="store_true", help="a tiny model and few points: shows that it works, not how anything grows")
-    options = parser.parse_args()
-    console, before = Console(stderr=True), machine()
-    try:
-        figures, told = run(QUICK if options.quick else FULL, console)
-    except RatchetError as error:
-        console.print(str(error), markup=False)
-        return 2
-    write(options.json, figures, "python benchmarks/scaling.py" + (" --quick" if options.quick else ""), PACKAGES, measured_on=before, **told)
-    for name, value in figures.items():
-        console.print(f"{name:36}{value:>12,}")
-    return 0
+    quick = "a tiny model and few points: shows that it works, not how anything grows"
+    return command.main("scaling", ABOUT, EXAMPLES, quick, PACKAGES, lambda is_quick, console: run(QUICK if is_quick else FULL, console))
 
 
 if __name__ == "__main__":

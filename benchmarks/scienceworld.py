@@ -19,8 +19,6 @@ from typing import Any
 from common import machine, write
 from quickstart import PACKAGES, ROOT, demo, figures, stages
 
-QUICK = "smoke"
-
 
 def rounds(workspace: Path) -> tuple[dict[str, float], dict[str, str]]:
     """(figures, decisions) of each round that was decided."""
@@ -46,10 +44,9 @@ def main() -> None:
     arguments = parser.parse_args()
     before = machine()
     with tempfile.TemporaryDirectory() as folder:
-        workspace = arguments.workspace or demo(Path(folder), QUICK if arguments.quick else "scienceworld")[1]
+        workspace = arguments.workspace or demo(Path(folder), "smoke" if arguments.quick else "scienceworld")[1]
         table = stages(workspace)
-        found: dict[str, Any] = {"run_s": round(sum(table.values()), 1), **figures(0.0, workspace)}
-        del found["demo_s"]
+        found: dict[str, Any] = {"run_s": round(sum(table.values()), 1), **figures(workspace)}
         more, decisions = rounds(workspace)
     for name, value in [*table.items(), *found.items(), *more.items(), *decisions.items()]:
         print(f"{name:24} {value}")

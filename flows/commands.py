@@ -9,7 +9,8 @@ from rich.table import Table
 
 from flows import workspace
 from flows.results import comparison_rows, percent
-from flows.view import duration, make_view, watching
+from flows.speed import duration
+from flows.view import make_view, watching
 from ratchet import installed
 from ratchet.errors import RatchetError
 

@@ -20,6 +20,7 @@ from flows import workspace
 from flows.project import PACKAGE, template
 from ratchet.errors import RatchetError
 from ratchet.models.sizes import GIB, memory_of
+from ratchet.processor import cores
 from ratchet.rendering import render_run
 from ratchet.settings import Settings, parse
 
@@ -136,10 +137,10 @@ def _constraint_lines() -> list[str]:
 
 
 def _processor() -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0))
+    count = cores()
     threads = os.environ.get("OMP_NUM_THREADS")
-    text = f"{cores} cores, OMP_NUM_THREADS {threads or 'not set (torch takes all)'}, load {os.getloadavg()[0]:.1f}"
-    if os.getloadavg()[0] > 1.5 * cores:
+    text = f"{count} cores, OMP_NUM_THREADS {threads or 'not set (torch takes all)'}, load {os.getloadavg()[0]:.1f}"
+    if os.getloadavg()[0] > 1.5 * count:
         yield Finding("threads", WARN, text, "others use this machine: OMP_NUM_THREADS=1 disturbs and is disturbed less")
     else:
         yield Finding("threads", OK, text)

@@ -9,7 +9,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from flows.speed import speed_text
+from flows.speed import duration, speed_text
 from ratchet.store.throughput import record_of
 from tasks.progress import Point, read_line
 
@@ -40,8 +40,6 @@ class Running:
         return point.percent < 100 or self.whole is not None
 
     def __rich__(self) -> RenderableType:
-        from flows.view import duration
-
         self.spinner.update(text=f"{self.title}  {duration(time.monotonic() - self.began)}")
         rows: list[RenderableType] = [self.spinner]
         points = [point for point in (self.whole, self.part) if point is not None]

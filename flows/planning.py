@@ -16,7 +16,7 @@ import yaml
 from flows.calibration import ActorSpeed, Speed, measure
 from flows.commands import root, show
 from flows.dag import split_name
-from flows.view import duration
+from flows.speed import duration
 from ratchet.models.sizes import GIB, memory_of
 from ratchet.rendering import render_run
 from ratchet.settings import Settings, parse

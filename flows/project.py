@@ -1,13 +1,12 @@
 """`ratchet init`: a project of one's own, a git repository that runs the installed package."""
 
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 
 from flows.workspace import git
 from ratchet import installed
 from ratchet.errors import RatchetError
-from ratchet.files import write_bytes
+from ratchet.files import remove, write_bytes
 
 PACKAGE = "ratchet-agents"
 INSTALLED_TEMPLATE = Path(__file__).parent / "template"  # in a wheel; setup.py puts it there
@@ -60,7 +59,7 @@ def create(folder: Path) -> None:
         git(folder, *_identity(folder), "commit", "--quiet", "--message", f"A project of {PACKAGE} {version(PACKAGE)}")
     except BaseException:
         for path in folder.iterdir() if there and folder.is_dir() else [folder]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            remove(path)
         raise
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from ratchet.clock import PHASES
-from ratchet.store.throughput import COUNTS, DONE, Record, finished, record_of, shares
+from ratchet.clock import COUNTS, PHASES
+from ratchet.store.throughput import DONE, Record, finished, record_of, shares
 
 
 def speed_text(record: Record) -> str:
@@ -14,6 +14,14 @@ def speed_text(record: Record) -> str:
         rate = record.get(f"{name}_tokens_per_s")
         parts.append(f"{name} {100 * share:.0f} %" + (f" ({_short(rate)} tokens/s)" if rate else ""))
     return f"{', '.join(parts)}; {record['peak_memory_mb']:,.0f} MB at the peak"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `3 min 12 s`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def measured(workspace: Path, stage: str) -> Record | None:

@@ -15,6 +15,7 @@ from flows.calibration import demonstrate, untrained
 from flows.commands import root, show
 from flows.using import with_values
 from ratchet.files import write_bytes
+from ratchet.processor import cores
 from ratchet.rendering import read_preset, render_run
 from ratchet.settings import Settings, parse
 from ratchet.store.throughput import machine
@@ -76,7 +77,7 @@ def tune(preset: str | None, dry_run: bool, json: bool) -> None:
     print("; ".join(f"{_threads(count)}: {rate:,.0f} tokens/s" for count, rate in sorted(found.threads.items())))
     if found.best_threads != found.default_threads:
         print(f"more with {_threads(found.best_threads)}: `export OMP_NUM_THREADS={found.best_threads}`")
-    if (load := os.getloadavg()[0]) > BUSY * len(_cores()):
+    if (load := os.getloadavg()[0]) > BUSY * cores():
         print(f"The machine was busy, under a load of {load:.1f}: measure again when nothing else runs.")
     said = f"{file.relative_to(checkout)}: learner.autocast"
     if before == found.best:
@@ -103,7 +104,7 @@ def measure(settings: Settings, scratch: Path, say: Any) -> Tuning:
     default = torch.get_num_threads()
     threads = {default: rates[most][best]}
     for count in sorted({1, default // 2, default * 2} - {0, default}):
-        if count > len(_cores()):
+        if count > cores():
             continue
         say(f"{count} threads")
         torch.set_num_threads(count)
@@ -167,7 +168,3 @@ def _tokens(settings: Settings, length: float) -> dict[str, float]:
 
 def _threads(count: int) -> str:
     return f"{count} thread{'' if count == 1 else 's'}"
-
-
-def _cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from flows.live import Running
 from flows.results import Outcome
-from flows.speed import measured, speed_text
+from flows.speed import duration, measured, speed_text
 from flows.stages import StageResult
 from ratchet.store.throughput import record_of
 
@@ -129,14 +129,6 @@ def make_view() -> View:
     """The view for standard output."""
     console = Console(file=sys.stdout)
     return RichView(console) if console.is_terminal else PlainView()
-
-
-def duration(seconds: float) -> str:
-    """`4.2 s`, `3 min 12 s`, `2 h 05 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:

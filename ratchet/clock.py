@@ -18,6 +18,9 @@ PHASES = ("environment", "reading", "decoding", "learning", "scoring")
 """environment: waiting for environments · reading: new tokens of observations · decoding: generated tokens · learning: forward and
 backward passes and optimiser steps · scoring: log-probs without a gradient."""
 
+COUNTS = {"reading": "tokens_read", "decoding": "tokens_generated", "learning": "tokens_learned"}
+"""What a phase gets through: its rate is this count by its seconds."""
+
 
 class Clock:
     """Seconds of each phase and counts (`tokens_read`, `tokens_generated`, `tokens_learned`, …) since `clear`."""
@@ -54,7 +57,7 @@ class Clock:
         seconds = {name: self.seconds[name] for name in PHASES if self.seconds[name]}
         rates = {
             f"{name}_tokens_per_s": self.counts[count] / self.seconds[name]
-            for name, count in (("reading", "tokens_read"), ("decoding", "tokens_generated"), ("learning", "tokens_learned"))
+            for name, count in COUNTS.items()
             if self.seconds[name]
         }
         other = max(0.0, wall_s - sum(seconds.values()))

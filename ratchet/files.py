@@ -69,6 +69,14 @@ def flush_tree(folder: Path) -> None:
             flush(path)
 
 
+def remove(path: Path) -> None:
+    """A file, a link or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def let_go(folder: Path) -> None:
     """Removes a folder, if it is there, so that a kill leaves it whole or gone under its name, never in part."""
     gone = folder.with_name(f".{folder.name}.gone")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ratchet.errors import RatchetError
-from ratchet.files import checksums, difference, flush_tree, let_go, put_aside, read_json, write_json
+from ratchet.files import checksums, difference, flush_tree, let_go, put_aside, read_json, remove, write_json
 from ratchet.yaml_files import read_yaml
 
 OUTS, WHOLE, MANIFEST, PLACED = "outs", "whole", "manifest.json", "placed"
@@ -32,18 +32,18 @@ def place(scratch: Path, workspace: Path, paths: Sequence[str], after_each: Call
     """Lays the whole outs into `workspace`, in place of whatever is there, and lets everything else in `scratch` go."""
     for relative in paths:
         source, target, new = scratch / WHOLE / relative, workspace / relative, scratch / "placing"
-        _remove(new)
+        remove(new)
         if source.is_dir():
             shutil.copytree(source, new, copy_function=_link, symlinks=True)
         else:
             _link(str(source), str(new))
-        _remove(target)
+        remove(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(new, target)
         after_each()
     for path in scratch.iterdir():
         if path.name not in (WHOLE, MANIFEST):
-            _remove(path)
+            remove(path)
     (scratch / PLACED).touch()
 
 
@@ -83,10 +83,3 @@ def _link(source: str, target: str) -> str:
     except OSError:  # a file system without hard links
         shutil.copy2(source, target, follow_symlinks=False)
     return target
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,7 @@ def make_world(folder: Path, *, tasks: int, shape: Shape, context: int, seed: in
     train_tokenizer(expert_texts(games[:texts]), 1200, folder / "tokenizer")
     tokenizer = tokenizer_of(folder / "tokenizer")
     model = from_scratch(
-        layers=shape.layers,
-        width=shape.width,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        mlp=shape.mlp,
+        **asdict(shape),
         vocab=len(tokenizer),
         context=context,
         seed=seed,

@@ -43,7 +43,7 @@ def fusable(model: Any) -> bool:
 
 
 class FusedDecoder:
-    """Hidden states of packed tokens on a SlotCache; follows the model's weights when they are trained on."""
+    """Hidden states of packed tokens on a SlotCache, from the weights that the model had at the last `follow`."""
 
     def __init__(self, model: Any, length: int) -> None:
         """`length` bounds positions."""
@@ -57,10 +57,10 @@ class FusedDecoder:
         self.cos = cos[0][:, None]  # [length, 1, D]
         self.sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)[:, None]
         self._of: int | None = None
-        self._follow()
+        self.follow()
 
-    def _follow(self) -> None:
-        """Lays the weights together again where a step has changed them since the last time."""
+    def follow(self) -> None:
+        """Lays the weights together again where a step has changed them since the last time; to be called before each reply."""
         now = sum(p._version for p in self.model.parameters())
         if now == self._of:
             return
@@ -69,7 +69,6 @@ class FusedDecoder:
 
     def __call__(self, ids: Tensor, positions: Tensor, cache: SlotCache) -> Tensor:
         """ids and positions [T] → [T, W], behind the last norm."""
-        self._follow()
         x = F.embedding(ids, self.model.model.embed_tokens.weight.detach())
         cos, sin = self.cos[positions], self.sin[positions]
         width, rotary = x.shape[1], (self.heads + self.kv_heads) * self.size

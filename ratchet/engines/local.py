@@ -60,6 +60,8 @@ class LocalEngine:
         for slot, ids, limit in zip(slots, fresh, limits, strict=True):
             if self.used[slot] + len(ids) + limit > self.length:
                 raise ValueError(f"slot {slot}: {self.used[slot]} + {len(ids)} + {limit} tokens exceed the cache of {self.length}")
+        if self.fused is not None:
+            self.fused.follow()
         where = np.asarray(slots)
         with CLOCK.phase("reading"):
             logits = self._read(where, fresh)

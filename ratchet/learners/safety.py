@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence as Seq
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ratchet.errors import RatchetError
@@ -86,7 +85,6 @@ def watching(learner: ActorLearner) -> Iterator[Agreement]:
         learner.terms = terms
 
 
-@torch.no_grad()
 def sampled_agreement(learner: ActorLearner, sequences: Seq[Sequence], most: int = SAMPLE) -> Agreement:
     """Of the first `most` sequences, by a pass of their own in full precision."""
     agreement, sample = Agreement(), sequences[:most]

@@ -96,7 +96,7 @@ class SlotCache:
     length: int
     keys: list[Tensor] = field(default_factory=list)  # a layer each: [B, K, D, L], as a few query rows are multiplied twice as fast
     values: list[Tensor] = field(default_factory=list)  # [B, K, L, D]; the last place of both takes what padding writes
-    row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # [B] of each slot
+    row: np.ndarray = field(init=False)  # [B] of each slot
     groups: list[_Group] = field(default_factory=list)
     written: tuple[Tensor, Tensor] = field(default_factory=lambda: (torch.empty(0), torch.empty(0)))  # rows, positions [T]
     end: int = 0  # one past the last position that this call writes
@@ -106,13 +106,10 @@ class SlotCache:
 
     def bring_forward(self, slots: np.ndarray, used: np.ndarray) -> None:
         """Moves the rows of `slots` to the front; `used` [B] tokens that each slot holds."""
-        inside = np.zeros(self.slots, bool)
-        inside[slots] = True
-        owner = np.argsort(self.row)
         out = slots[self.row[slots] >= len(slots)]
-        others = owner[: len(slots)][~inside[owner[: len(slots)]]]
         if not len(out):
             return
+        others = np.setdiff1d(np.flatnonzero(self.row < len(slots)), slots)
         upto, kept = int(used[out].max()), int(used[others].max())
         here, there = (torch.from_numpy(self.row[some].copy()) for some in (out, others))
         for held in (*(keys.transpose(2, 3) for keys in self.keys), *self.values):

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, select
 
-from ratchet.clock import PHASES
+from ratchet.clock import COUNTS, PHASES
 from ratchet.episodes.files import read_table
 from ratchet.files import read_json, sha256_files, sha256_json, write_json
 from ratchet.store.cards import Card, entry_id, read_cards, weights_of
@@ -27,7 +27,7 @@ from ratchet.store.database import with_index
 from ratchet.store.locks import locked
 from ratchet.store.outbox import delivered, pending
 from ratchet.store.tables import BY_KIND, OF_CHECKOUT, alerts, checks, decisions, evaluations, files, steps, throughput, versions
-from ratchet.store.throughput import COUNTS, FIELDS, Record, entries, entry_id as throughput_id
+from ratchet.store.throughput import FIELDS, Record, entries, entry_id as throughput_id
 
 HERE = "here"  # run id of the checkout itself as a workspace
 CHUNK = 20_000

@@ -6,8 +6,6 @@ so a stage that became slower over runs can be seen later, on the same machine, 
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,13 @@ from typing import Any
 from ratchet.clock import PHASES
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_json, write_json
+from ratchet.processor import cores, processor
 from ratchet.store.locks import locked
 
 LOGS = Path("logs") / "throughput"
 RUNNING, DONE = "running", "done"
 SCHEMA = 1
 FIELDS = ("stage", "line", "params_hash", "machine", "threads", "measured_at", "wall_s", "peak_memory_mb")
-COUNTS = {"reading": "tokens_read", "decoding": "tokens_generated", "learning": "tokens_learned"}
-"""What a phase gets through: its rate is this count by its seconds."""
 
 Record = dict[str, Any]
 
@@ -85,13 +82,7 @@ def shares(record: Record) -> dict[str, float]:
 
 def machine() -> str:
     """Processor and count of usable cores: a slow-down on another one is no slow-down."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    return f"{processor()}, {cores()} cores"
 
 
 def _is_record(value: Any) -> bool:
