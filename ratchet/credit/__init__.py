@@ -1,9 +1,13 @@
 """Credit: one file an estimator; `ESTIMATORS` maps the name in params.yaml (`evolve_online.credit`) to its function.
 
-An estimator takes rewards, groups and step counts of N episodes and returns one advantage a step for each, and which episodes
-are silent (their group says nothing: no term may take a gradient from them).
+An estimator takes a `Batch` of N episodes and its own options, the section of `evolve_online` that has its name (None where it has
+none), and returns a `Credit`: one advantage a step for each episode, and which episodes are silent.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from ratchet.credit.batch import Batch, Credit
 from ratchet.credit.grpo import grpo
 
-ESTIMATORS = {"grpo": grpo}
+ESTIMATORS: dict[str, Callable[[Batch, Any], Credit]] = {"grpo": grpo}

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ratchet.credit.batch import Batch, Credit, per_step
+
 EPSILON = 1e-6
 
 
@@ -20,19 +22,17 @@ def group_advantage(rewards: Sequence[float] | np.ndarray) -> np.ndarray:
     return (values - values.mean()) / (values.std() + EPSILON)
 
 
-def grpo(rewards: Sequence[float], groups: Sequence[str], n_steps: Sequence[int]) -> tuple[list[np.ndarray], np.ndarray]:
-    """One advantage a step for every episode, the same for all of its steps, and which episodes are silent.
+def grpo(batch: Batch, options: None = None) -> Credit:
+    """One advantage for all steps of an episode; silent are the episodes of groups without spread."""
+    advantage = np.zeros(len(batch.rewards))
+    for indices in batch.members():
+        advantage[indices] = group_advantage([batch.rewards[index] for index in indices])
+    return Credit(per_step(advantage, batch.n_steps), silent_groups(batch))
 
-    `rewards`, `groups`, `n_steps` [N]: reward, group and number of steps of each episode. Returns ([n_steps_i] arrays, bool [N]);
-    silent are the episodes of groups without spread.
-    """
-    advantage = np.zeros(len(rewards))
-    silent = np.zeros(len(rewards), bool)
-    members: dict[str, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    for indices in members.values():
-        values = group_advantage([rewards[index] for index in indices])
-        advantage[indices] = values
-        silent[indices] = not values.any()
-    return [np.full(steps, value, np.float32) for steps, value in zip(n_steps, advantage, strict=True)], silent
+
+def silent_groups(batch: Batch) -> np.ndarray:
+    """Episodes of groups of one, and of groups whose rewards are all the same; bool [N]."""
+    silent = np.zeros(len(batch.rewards), bool)
+    for indices in batch.members():
+        silent[indices] = len({batch.rewards[index] for index in indices}) < 2
+    return silent

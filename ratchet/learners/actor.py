@@ -42,7 +42,7 @@ class Scorer(torch.nn.Module):
 class Update:
     """What one optimiser step did. `metrics`: each term's value, its own metrics, `grad_norm` before clipping.
 
-    `skipped`: the gradient was not finite or exploded. A batch of silent groups alone takes no step and is not skipped.
+    `skipped`: the gradient was not finite or exploded. A batch that no term wants takes no step and is not skipped.
     """
 
     metrics: dict[str, float]
@@ -86,6 +86,10 @@ class ActorLearner:
         """The causal LM itself, without wrappers."""
         return self.accelerator.unwrap_model(self.scorer).model
 
+    def wants(self, one: Sequence) -> bool:
+        """Whether any term has a gradient for it; where none has, it costs no pass."""
+        return any(term.wants(one) for term in self.terms)
+
     def update(self, batch: Seq[Sequence], lr: float) -> Update:
         """One step on the whole batch, in as many micro-batches as the token budget needs."""
         with CLOCK.phase("learning"):
@@ -119,7 +123,7 @@ class ActorLearner:
 
     def _micro_batches(self, batch: Seq[Sequence]) -> list[Micro]:
         """This process's micro-batches; every process gets equally many, so that collective calls meet."""
-        groups = list(pack([one for one in batch if not one.silent], self.batch_tokens))
+        groups = list(pack([one for one in batch if self.wants(one)], self.batch_tokens))
         processes = self.accelerator.num_processes
         mine = groups[self.accelerator.process_index :: processes]
         micros = [micro_batch(group, self.roles, self.accelerator.device) for group in mine]

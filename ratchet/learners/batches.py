@@ -31,7 +31,9 @@ class Sequence:
     old_logprobs: np.ndarray  # float32 [n]; 0 where no policy sampled
     advantages: np.ndarray  # float32, one a step
     reference_logprobs: np.ndarray | None = None  # float32 [n], for the KL term
-    silent: bool = False  # its group had no spread: counted in denominators, exactly zero gradient
+    silent: bool = False  # its group says nothing: it counts in the policy term and its KL, which take exactly no gradient from it
+    solved: bool = False
+    weight: float = 1.0  # in the numerators of terms that learn from successes
 
     @property
     def n_reply(self) -> int:
@@ -57,6 +59,9 @@ class Micro:
     reference_logprob: Tensor  # float32 [M]
     step: Tensor  # int64 [M] step index, unique within the micro-batch
     episode_tokens: Tensor  # float32 [M] reply tokens of the token's episode
+    silent: Tensor  # bool [M] of the token's episode, as the next two
+    solved: Tensor  # bool [M]
+    weight: Tensor  # float32 [M]
 
 
 def sequences_of(steps: pa.Table, advantages: dict[str, np.ndarray] | None = None, episode_ids: Iterable[str] | None = None) -> list[Sequence]:
@@ -152,7 +157,8 @@ def micro_batch(sequences: Seq[Sequence], roles: frozenset[int], device: torch.d
     reference = np.concatenate(
         [np.zeros(len(one.ids), np.float32) if one.reference_logprobs is None else one.reference_logprobs for one in sequences]
     )
-    episode_tokens = np.concatenate([np.full(len(one.ids), max(one.n_reply, 1), np.float32) for one in sequences])
+    owner = np.repeat(np.arange(len(sequences)), lengths)
+    episode_tokens = np.array([max(one.n_reply, 1) for one in sequences], np.float32)[owner]
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(device)
@@ -169,4 +175,7 @@ def micro_batch(sequences: Seq[Sequence], roles: frozenset[int], device: torch.d
         reference_logprob=tensor(reference[chosen]),
         step=tensor(step[chosen].astype(np.int64)),
         episode_tokens=tensor(episode_tokens[chosen]),
+        silent=tensor(np.array([one.silent for one in sequences])[owner[chosen]]),
+        solved=tensor(np.array([one.solved for one in sequences])[owner[chosen]]),
+        weight=tensor(np.array([one.weight for one in sequences], np.float32)[owner[chosen]]),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ratchet.credit import ESTIMATORS
+from ratchet.credit.batch import batch_of
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import Sequence, sequences_of
 from ratchet.learners.safety import sampled_agreement, watching
@@ -23,18 +24,20 @@ class Credited:
     zero_variance_groups: int
 
 
-def credited(episodes: pa.Table, steps: pa.Table, *, credit: str, reward: str) -> Credited:
-    """Advantages for all episodes without error and with at least one step; a group without spread is silent and counted."""
+def credited(episodes: pa.Table, steps: pa.Table, *, credit: str, reward: str, options: Any = None, max_length: int | None = None) -> Credited:
+    """Advantages for all episodes without error and with at least one step; a group that says nothing is silent and counted.
+
+    `options` are the estimator's own; `max_length` are the tokens that an episode may have.
+    """
     rows = [row for row in episodes.to_pylist() if row["error"] is None and row["n_steps"] > 0]
-    rewards = [float(row["solved"]) if reward == "solved" else float(row["score"]) for row in rows]
-    groups = [row["group_id"] for row in rows]
-    advantages, silent = ESTIMATORS[credit](rewards, groups, [row["n_steps"] for row in rows])
+    batch = batch_of(rows, steps, reward=reward, max_length=max_length)
+    advantages, silent = ESTIMATORS[credit](batch, options)
     ids = [row["episode_id"] for row in rows]
     sequences = sequences_of(steps, dict(zip(ids, advantages, strict=True)), ids)
-    for one, quiet in zip(sequences, silent, strict=True):
-        one.silent = bool(quiet)
-    quiet_groups = {group for group, quiet in zip(groups, silent, strict=True) if quiet}
-    return Credited(sequences, len(set(groups)), len(quiet_groups))
+    for one, row, quiet in zip(sequences, rows, silent, strict=True):
+        one.silent, one.solved = bool(quiet), bool(row["solved"])
+    quiet_groups = {group for group, quiet in zip(batch.groups, silent, strict=True) if quiet}
+    return Credited(sequences, len(set(batch.groups)), len(quiet_groups))
 
 
 def minibatches(sequences: list[Sequence], steps: int) -> list[list[Sequence]]:
@@ -53,7 +56,7 @@ def learn(learner: ActorLearner, batch: Credited, *, steps: int, lr: float, refe
         for one in batch.sequences:
             one.reference_logprobs = reference[one.episode_id]
     first, *others = minibatches(batch.sequences, steps) or [[]]
-    in_passing = learner.is_exact and any(not one.silent for one in first)
+    in_passing = learner.is_exact and any(learner.wants(one) for one in first)
     agreement = None if in_passing else sampled_agreement(learner, batch.sequences)
     with watching(learner) as watched:
         updates = [learner.update(first, lr)]

@@ -50,6 +50,9 @@ class Agreement:
         self.largest: list[float] = []
         self.total, self.tokens = 0.0, 0
 
+    def wants(self, one: Sequence) -> bool:
+        return False  # it looks on where others learn
+
     def denominator(self, batch: Seq[Sequence]) -> float:
         return 1.0
 

@@ -19,8 +19,12 @@ class Term(Protocol):
     weight: float
     roles: frozenset[int]  # tokens that carry it
 
+    def wants(self, one: Sequence) -> bool:
+        """Whether the sequence can have a gradient of this term; one that no term wants gets no forward pass."""
+        ...
+
     def denominator(self, batch: Seq[Sequence]) -> float:
-        """Over all sequences of the batch, silent ones included."""
+        """Over all sequences of the batch, those that it does not want included."""
         ...
 
     def numerator(self, logp: Tensor, micro: Micro) -> tuple[Tensor, dict[str, Tensor]]:

@@ -38,7 +38,10 @@ def level_log_ratio(log_ratio: Tensor, step: Tensor, level: RatioLevel) -> Tenso
 
 
 class ClippedSurrogate:
-    """The policy-gradient term. `mean: token` divides by all action tokens; `episode` takes each episode's token mean first."""
+    """The policy-gradient term. `mean: token` divides by all action tokens; `episode` takes each episode's token mean first.
+
+    Silent episodes count in the denominator and give no gradient.
+    """
 
     name = "policy"
     roles = frozenset({REPLY})
@@ -55,11 +58,14 @@ class ClippedSurrogate:
     ) -> None:
         self.low, self.high, self.dual, self.mean, self.level, self.weight = low, high, dual, mean, level, weight
 
+    def wants(self, one: Sequence) -> bool:
+        return not one.silent
+
     def denominator(self, batch: Seq[Sequence]) -> float:
         return float(sum(one.n_reply for one in batch)) if self.mean == "token" else float(len(batch))
 
     def numerator(self, logp: Tensor, micro: Micro) -> tuple[Tensor, dict[str, Tensor]]:
-        mine = micro.role == REPLY
+        mine = (micro.role == REPLY) & ~micro.silent
         advantage, tokens = micro.advantage[mine], micro.episode_tokens[mine]
         log_ratio = level_log_ratio(logp[mine] - micro.old_logprob[mine], micro.step[mine], self.level)
         loss = clipped_surrogate(log_ratio, advantage, self.low, self.high, self.dual)

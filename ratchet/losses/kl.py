@@ -16,7 +16,7 @@ def k3(logp: Tensor, reference: Tensor) -> Tensor:
 
 
 class ReferenceKL:
-    """Mean k3 over action tokens. Groups without spread are silent: they give no gradient here either."""
+    """Mean k3 over action tokens. Silent episodes count in the denominator and give no gradient here either."""
 
     name = "reference_kl"
     roles = frozenset({REPLY})
@@ -24,11 +24,14 @@ class ReferenceKL:
     def __init__(self, weight: float) -> None:
         self.weight = weight
 
+    def wants(self, one: Sequence) -> bool:
+        return not one.silent
+
     def denominator(self, batch: Seq[Sequence]) -> float:
-        if any(one.reference_logprobs is None for one in batch):
-            raise ValueError("the KL term needs reference_logprobs in every sequence")
+        if any(one.reference_logprobs is None for one in batch if self.wants(one)):
+            raise ValueError("the KL term needs reference_logprobs in every sequence that is not silent")
         return float(sum(one.n_reply for one in batch))
 
     def numerator(self, logp: Tensor, micro: Micro) -> tuple[Tensor, dict[str, Tensor]]:
-        mine = micro.role == REPLY
+        mine = (micro.role == REPLY) & ~micro.silent
         return k3(logp[mine], micro.reference_logprob[mine]).sum(), {}

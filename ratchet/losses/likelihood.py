@@ -18,6 +18,9 @@ class Likelihood:
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = weight
 
+    def wants(self, one: Sequence) -> bool:
+        return True
+
     def denominator(self, batch: Seq[Sequence]) -> float:
         return float(sum(one.n_reply for one in batch))
 
@@ -34,6 +37,9 @@ class ObservationLikelihood:
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
+
+    def wants(self, one: Sequence) -> bool:
+        return one.n_observation > 0
 
     def denominator(self, batch: Seq[Sequence]) -> float:
         return float(sum(one.n_observation for one in batch))

@@ -144,7 +144,7 @@ def test_a_term_of_weight_zero_leaves_the_gradients_bit_identical() -> None:
 def test_silent_groups_give_exactly_nothing_but_count() -> None:
     batch = near(tiny.sequences(8))
     silent = [replace(one, silent=True) for one in batch[:4]]
-    terms = [surrogate(), ReferenceKL(0.5), ObservationLikelihood(0.3)]
+    terms = [surrogate(), ReferenceKL(0.5)]
     with_silent, _ = step(terms, silent + batch[4:])
     others = [replace(one, ids=one.ids[::-1].copy(), advantages=one.advantages * 100) for one in silent]
     assert all(torch.equal(with_silent[name], value) for name, value in step(terms, others + batch[4:])[0].items())
@@ -152,6 +152,30 @@ def test_silent_groups_give_exactly_nothing_but_count() -> None:
     loud, _ = step([surrogate(), ReferenceKL(0.5)], batch[4:])
     mixed, _ = step([surrogate(), ReferenceKL(0.5)], silent + batch[4:])
     same({name: value * share for name, value in loud.items()}, mixed)
+
+
+def test_silence_is_a_matter_of_the_policy_term_and_its_kl_alone() -> None:
+    batch = near(tiny.sequences(8))
+    silent = [replace(one, silent=True) for one in batch]
+    observed, metrics = step([surrogate(), ReferenceKL(0.5), ObservationLikelihood(0.3)], silent)
+    alone, _ = step([ObservationLikelihood(0.3)], batch)
+    same(alone, observed)
+    assert metrics["policy"] == metrics["reference_kl"] == 0
+    half, _ = step([surrogate(), ObservationLikelihood(0.3)], silent[:4] + batch[4:])
+    policy, _ = step([surrogate()], silent[:4] + batch[4:])
+    same({name: policy[name] + alone[name] for name in policy}, half)
+
+
+def test_what_no_term_wants_costs_no_pass() -> None:
+    batch = near(tiny.sequences(8))
+    batch = [replace(one, silent=number % 2 == 0) for number, one in enumerate(batch)]
+    for terms, wanted in (
+        ([surrogate(), ReferenceKL(0.5)], [one for one in batch if not one.silent]),
+        ([surrogate(), ObservationLikelihood(0.3)], [one for one in batch if not one.silent or one.n_observation]),
+    ):
+        before = CLOCK.counts["tokens_learned"]
+        step(terms, batch)
+        assert CLOCK.counts["tokens_learned"] - before == sum(len(one.ids) for one in wanted)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
