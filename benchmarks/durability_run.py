@@ -211,7 +211,7 @@ class Lane:
             remove(left)
         for cached in (self.checkout / ".dvc" / "cache" / "runs").glob("*/*/*"):
             if yaml.safe_load(cached.read_text())["cmd"] == command_of(stage):
-                cached.unlink()
+                remove(cached.parent)  # DVC fails on an empty one
 
     def scratch(self, stage: str) -> list[Path]:
         return list((self.workspace / ".ratchet" / "scratch" / stage).glob("*"))

@@ -106,13 +106,14 @@ def _evaluated(
 
 
 def _sync_checks(registry: Path, workspace: Path, run_id: str) -> None:
-    """A verdict belongs to the version its data made, or, as long as there is none, to the champion that harvested."""
+    """A verdict belongs to the champion that harvested the data and to the version that came of it. Both get it, whether the registry is
+    written after each stage or once at the end."""
     decided = dict(outs.decision_records(workspace))
     for k, verdict in outs.verdicts(workspace):
         before = decided.get(k - 1)
-        version = outs.version_in_round(workspace, k) or (before["champion"]["version"] if before else None)
-        if version is not None and (registry / f"{version}.json").is_file():
-            append_check(registry, version, {"run": run_id, "round": k, "passed": verdict["passed"], "checks": verdict["checks"]})
+        for version in dict.fromkeys([before["champion"]["version"] if before else None, outs.version_in_round(workspace, k)]):
+            if version is not None and (registry / f"{version}.json").is_file():
+                append_check(registry, version, {"run": run_id, "round": k, "passed": verdict["passed"], "checks": verdict["checks"]})
 
 
 def _sync_decisions(root: Path, registry: Path, workspace: Path, run_id: str) -> None:

@@ -14,10 +14,10 @@ CODE = ("ratchet", "tasks", "monitoring")
 
 
 def model_folders(workspace: Path) -> list[Path]:
-    """Folders of finished versions: the one of each round first, then the warm starts of all actors."""
+    """Folders of finished versions, in the order in which a run makes them: the warm starts of all actors, then the one of each round."""
     rounds = [path / "version" for path in round_folders(workspace / "models" / "rounds")]
     warm = sorted((workspace / "models" / "warm").glob("*"))
-    return [folder for folder in [*rounds, *warm] if (folder / "ratchet.json").is_file() and any(folder.glob("*.safetensors"))]
+    return [folder for folder in [*warm, *rounds] if (folder / "ratchet.json").is_file() and any(folder.glob("*.safetensors"))]
 
 
 def round_folders(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import RatchetError
-from ratchet.files import read_json
+from ratchet.files import read_json, write_json
 from ratchet.store.cards import read_card, read_cards
 from ratchet.store.champions import champions, find
 from ratchet.store.outbox import mark_delivered, pending
@@ -31,7 +31,7 @@ def test_a_run_becomes_cards_champion_and_events(tmp_path: Path) -> None:
     assert (card["round"], card["line"], card["parents"], card["created_by"]) == (1, LINE, [version_of("warm")], "run-1")
     assert card["hashes"]["data"] == {"demonstrations": "demo"} and len(card["hashes"]["weights"]) == 64
     assert [one["panel"] for one in card["evaluations"]] == ["select", "confirm", "test"]
-    assert [one["event"] for one in card["decisions"]] == ["model.promoted"] and len(card["checks"]) == 1
+    assert [one["event"] for one in card["decisions"]] == ["model.promoted"] and [one["round"] for one in card["checks"]] == [1, 2]
     assert card["runs"][0]["weights"] == "runs/run-1/models/rounds/1/version"
     assert champions(tmp_path / "registry") == {LINE: version_of("better")}
     assert read_json(tmp_path / "models/champion/ratchet.json")["version"] == version_of("better")
@@ -59,6 +59,8 @@ def test_syncing_after_every_stage_comes_to_the_same_as_once_at_the_end(tmp_path
     synced()
     warm = fabricate.start(workspace, "warm", 0.4)
     synced()
+    write_json(workspace / "data/rounds/1/check/verdict.json", fabricate.verdict())
+    synced()
     champion = fabricate.go_on(workspace, 1, warm, "better", 0.7)
     synced()
     fabricate.go_on(workspace, 2, champion, "same again", 0.71)
@@ -69,7 +71,7 @@ def test_syncing_after_every_stage_comes_to_the_same_as_once_at_the_end(tmp_path
     assert [event.id for event in events] == [event.id for event in sync(once, other, "run-1")]
 
     def stripped(root: Path) -> list:
-        lists = ("evaluations", "checks", "decisions")
+        lists = ("runs", "evaluations", "checks", "decisions")
         return [
             (c["version"], [[{k: v for k, v in e.items() if k != "at"} for e in c[n]] for n in lists])
             for c in read_cards(root / "registry")

@@ -216,6 +216,26 @@ def test_a_lock_file_that_a_kill_tore_is_put_aside_before_a_run_goes_on(tmp_path
     assert (tmp_path / ".ratchet/damaged/dvc.lock").is_file() and "taken from DVC's cache" in said[1]
 
 
+def test_a_record_of_a_stage_that_a_kill_left_empty_is_removed_before_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dvc.repo import Repo
+
+    from flows.mending import mend
+
+    (tmp_path / "in").write_text("1")
+    (tmp_path / "dvc.yaml").write_text("stages:\n  one:\n    cmd: cp in out\n    deps: [in]\n    outs: [out]\n")
+    monkeypatch.chdir(tmp_path)
+    with Repo.init(no_scm=True) as repo:
+        repo.reproduce()
+        [record] = (tmp_path / ".dvc/cache/runs").glob("*/*/*")
+        record.unlink()
+        (tmp_path / "dvc.lock").unlink()
+        (tmp_path / "out").unlink()
+        with pytest.raises(Exception, match="failed to reproduce"):
+            repo.reproduce()
+        assert [line.partition(":")[0] for line in mend(tmp_path)] == [str(record.parent)]
+        assert [stage.name for stage in repo.reproduce()] == ["one"]
+
+
 def test_files_of_a_run_that_is_at_work_are_left_alone(tmp_path: Path) -> None:
     from flows import workspace
     from flows.mending import mend
