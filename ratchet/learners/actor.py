@@ -7,15 +7,15 @@ counted. Accelerate places it (CPU, several GPUs, DeepSpeed).
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ratchet.clock import CLOCK
-from ratchet.learners.batches import REPLY, Micro, Sequence, micro_batch, pack
+from ratchet.learners.batches import REPLY, Micro, Sequence, masked, micro_batch, pack, separated
 from ratchet.learners.optimizers import make_optimizers, set_lr
 from ratchet.losses.base import Term
 from ratchet.models.parts import decoder, head
@@ -64,10 +64,12 @@ class ActorLearner:
         weight_decay: float = 0.0,
         autocast: str = "none",
         max_grad_norm_ratio: float = 1e4,
+        packing: Literal["branches", "separate"] = "branches",
     ) -> None:
         """`batch_tokens` bounds a micro-batch (memory), `temperature` is that of the sampled distribution. `autocast` "bf16" runs an
         update's passes in bfloat16 where that is safe; weights, optimiser states and `logprobs` stay as they are. A gradient longer
-        than `max_grad_norm_ratio` times `max_grad_norm` has exploded: clipped or not, it is no step worth taking."""
+        than `max_grad_norm_ratio` times `max_grad_norm` has exploded: clipped or not, it is no step worth taking. `packing` says
+        whether branches share the pass of their sequence or are sequences of their own; the gradients are the same."""
         from accelerate import Accelerator
 
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
@@ -75,8 +77,7 @@ class ActorLearner:
         optimizers = make_optimizers(model, optimizer, weight_decay, precision)  # type: ignore[arg-type]
         self.scorer, *self.optimizers = self.accelerator.prepare(Scorer(model, temperature), *optimizers)
         self.terms = [term for term in terms if term.weight != 0]
-        self.roles = frozenset().union(*(term.roles for term in self.terms))
-        self.batch_tokens, self.max_grad_norm = batch_tokens, max_grad_norm
+        self.batch_tokens, self.max_grad_norm, self.packing = batch_tokens, max_grad_norm, packing
         self.exploded = max_grad_norm * max_grad_norm_ratio
         self.is_exact = autocast == "none"
         self.autocast = torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=autocast == "bf16")
@@ -90,22 +91,23 @@ class ActorLearner:
         """Whether any term has a gradient for it; where none has, it costs no pass."""
         return any(term.wants(one) for term in self.terms)
 
-    def update(self, batch: Seq[Sequence], lr: float) -> Update:
-        """One step on the whole batch, in as many micro-batches as the token budget needs."""
+    def update(self, batch: Seq[Sequence], lr: float, only: frozenset[str] | None = None) -> Update:
+        """One step on the whole batch, in as many micro-batches as the token budget needs; `only` names terms that alone take part."""
+        terms = [term for term in self.terms if only is None or term.name in only]
         with CLOCK.phase("learning"):
-            return self._update(batch, lr)
+            return self._update(batch, lr, terms)
 
-    def _update(self, batch: Seq[Sequence], lr: float) -> Update:
+    def _update(self, batch: Seq[Sequence], lr: float, terms: Seq[Term]) -> Update:
         self.scorer.train()
         processes = self.accelerator.num_processes
-        denominators = {term.name: max(term.denominator(batch), 1.0) for term in self.terms}
+        denominators = {term.name: term.denominator(batch) or 1.0 for term in terms}
         sums: dict[str, float] = {}
-        for micro in self._micro_batches(batch):
+        for micro in self._micro_batches(batch, terms):
             CLOCK.counts["tokens_learned"] += micro.ids.shape[1]
             with self.autocast:
                 logp = self.scorer(micro)
             loss = logp.new_zeros(())
-            for term in self.terms:
+            for term in terms:
                 total, metrics = term.numerator(logp, micro)
                 mean = total / denominators[term.name]
                 loss = loss + term.weight * mean
@@ -121,15 +123,25 @@ class ActorLearner:
         values = torch.tensor(list(sums.values()), device=self.accelerator.device)
         return dict(zip(sums, self.accelerator.reduce(values, "sum").tolist(), strict=True))
 
-    def _micro_batches(self, batch: Seq[Sequence]) -> list[Micro]:
+    def _micro_batches(self, batch: Seq[Sequence], terms: Seq[Term]) -> list[Micro]:
         """This process's micro-batches; every process gets equally many, so that collective calls meet."""
-        groups = list(pack([one for one in batch if self.wants(one)], self.batch_tokens))
+        groups = list(pack(self._wanted(batch, terms), self.batch_tokens))
+        roles = frozenset().union(*(term.roles for term in terms))
         processes = self.accelerator.num_processes
         mine = groups[self.accelerator.process_index :: processes]
-        micros = [micro_batch(group, self.roles, self.accelerator.device) for group in mine]
+        micros = [micro_batch(group, roles, self.accelerator.device) for group in mine]
         if groups and len(mine) < -(-len(groups) // processes):
             micros.append(micro_batch(groups[0], frozenset(), self.accelerator.device))  # no loss token: adds nothing
         return micros
+
+    def _wanted(self, batch: Seq[Sequence], terms: Seq[Term]) -> list[Sequence]:
+        """What any of the terms wants, with a loss only where one of those that want it has one, and laid out as `packing` says."""
+        out = []
+        for one in batch:
+            if wanting := [term for term in terms if term.wants(one)]:
+                kept = masked(one, frozenset().union(*(term.roles for term in wanting)))
+                out += separated(kept) if self.packing == "separate" else [kept]
+        return out
 
     def _step(self, sums: dict[str, float], lr: float) -> Update:
         parameters = [p for p in self.model.parameters() if p.grad is not None]
@@ -149,7 +161,7 @@ class ActorLearner:
         self.scorer.eval()
         out = {}
         with CLOCK.phase("scoring"):
-            for group in pack(batch, self.batch_tokens):
+            for group in pack([replace(one, branches=()) for one in batch], self.batch_tokens):
                 micro = micro_batch(group, roles, self.accelerator.device)
                 full = np.zeros(micro.ids.shape[1], np.float32)
                 full[(micro.before + 1).cpu().numpy()] = self.scorer(micro).cpu().numpy()

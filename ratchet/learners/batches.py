@@ -1,12 +1,12 @@
 """Episodes as sequences of tokens, packed by a token budget.
 
-Legend: n tokens of one sequence · T tokens of a micro-batch · M of them carry a loss.
+Legend: n tokens of one sequence · m of one branch · T tokens of a micro-batch · M of them carry a loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,22 @@ import torch
 from torch import Tensor
 
 from ratchet.models.attention import Packed
+from ratchet.models.branches import Branched, Run
 
-PROMPT, REPLY, OBSERVATION = 0, 1, 2
+PROMPT, REPLY, OBSERVATION, FORECAST = 0, 1, 2, 3
 """Roles of tokens. REPLY: what the policy wrote, end-of-turn included. OBSERVATION: what it read after its first reply,
-PROMPT: what it read before (instruction and first observation)."""
+PROMPT: what it read before (instruction and first observation), and all else that carries no loss. FORECAST: targets of the
+forecast term, in branches."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Tokens that continue a sequence from one of its points in the sequence's own pass, unseen by all others (models/branches.py)."""
+
+    at: int  # the last token of the sequence that they see
+    ids: np.ndarray  # int64 [m]
+    role: np.ndarray  # int8 [m]
+    weight: float = 1.0  # of its tokens, in numerators
 
 
 @dataclass
@@ -34,6 +46,13 @@ class Sequence:
     silent: bool = False  # its group says nothing: it counts in the policy term and its KL, which take exactly no gradient from it
     solved: bool = False
     weight: float = 1.0  # in the numerators of terms that learn from successes
+    branches: tuple[Branch, ...] = ()  # sorted by `at`
+    group_share: float = 0.0  # one over the number of its group's episodes: over a whole iteration they sum to its groups
+
+    @property
+    def size(self) -> int:
+        """Tokens that a pass reads for it; the last token of a branch is predicted and never read."""
+        return len(self.ids) + sum(len(branch.ids) - 1 for branch in self.branches)
 
     @property
     def n_reply(self) -> int:
@@ -50,18 +69,18 @@ class Micro:
 
     ids: Tensor  # int64 [1, T]
     positions: Tensor  # int64 [1, T]
-    layout: Packed
+    layout: Packed | Branched
     before: Tensor  # int64 [M] packed index of the token before: its hidden state predicts the loss token
     target: Tensor  # int64 [M] the loss token's id
     role: Tensor  # int8 [M]
     advantage: Tensor  # float32 [M]
     old_logprob: Tensor  # float32 [M]
     reference_logprob: Tensor  # float32 [M]
-    step: Tensor  # int64 [M] step index, unique within the micro-batch
+    step: Tensor  # int64 [M] step index, unique within the micro-batch; 0 in branches
     episode_tokens: Tensor  # float32 [M] reply tokens of the token's episode
     silent: Tensor  # bool [M] of the token's episode, as the next two
     solved: Tensor  # bool [M]
-    weight: Tensor  # float32 [M]
+    weight: Tensor  # float32 [M]; in a branch its own
 
 
 def sequences_of(steps: pa.Table, advantages: dict[str, np.ndarray] | None = None, episode_ids: Iterable[str] | None = None) -> list[Sequence]:
@@ -70,21 +89,22 @@ def sequences_of(steps: pa.Table, advantages: dict[str, np.ndarray] | None = Non
     `advantages` maps an episode to one value a step; without it they are 0.
     """
     ids = steps.column("episode_id").to_pylist()
-    prompt, reply = _lists(steps, "prompt_ids"), _lists(steps, "reply_ids")
-    logprobs = _lists(steps, "logprobs")
-    first: dict[str, int] = {}
-    count: dict[str, int] = {}
-    for row, one in enumerate(ids):
-        first.setdefault(one, row)
-        count[one] = count.get(one, 0) + 1
-    wanted = list(first) if episode_ids is None else [one for one in episode_ids if one in first]
-    return [
-        _sequence(one, range(first[one], first[one] + count[one]), prompt, reply, logprobs, None if advantages is None else advantages[one])
-        for one in wanted
-    ]
+    prompt, reply = lists(steps, "prompt_ids"), lists(steps, "reply_ids")
+    logprobs = lists(steps, "logprobs")
+    places = rows_of(ids)
+    wanted = list(places) if episode_ids is None else [one for one in episode_ids if one in places]
+    return [_sequence(one, places[one], prompt, reply, logprobs, None if advantages is None else advantages[one]) for one in wanted]
 
 
-def _lists(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(episode_ids: Iterable[str]) -> dict[str, range]:
+    """The rows of each episode, given the ids of a table's rows, in which those of one episode are neighbours."""
+    found: dict[str, range] = {}
+    for row, one in enumerate(episode_ids):
+        found[one] = range(found[one].start if one in found else row, row + 1)
+    return found
+
+
+def lists(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     """(flat values, offsets) of a list column."""
     array = table.column(name).combine_chunks()
     if isinstance(array, pa.ChunkedArray):
@@ -129,22 +149,57 @@ def silence(one: Sequence, steps: Iterable[int]) -> None:
     one.role[np.isin(one.step, list(steps)) & (one.role == REPLY)] = PROMPT
 
 
+def masked(one: Sequence, roles: frozenset[int]) -> Sequence:
+    """The sequence with a loss on tokens of `roles` alone. Where that leaves none on the trunk, it ends with its last branching point."""
+    kept = np.isin(one.role, list(roles))
+    role = np.where(kept, one.role, PROMPT).astype(np.int8)
+    branches = tuple(branch for branch in one.branches if np.isin(branch.role, list(roles)).any())
+    end = len(one.ids) if kept.any() or not branches else branches[-1].at + 1
+    reference = None if one.reference_logprobs is None else one.reference_logprobs[:end]
+    return replace(
+        one, ids=one.ids[:end], role=role[:end], step=one.step[:end], old_logprobs=one.old_logprobs[:end], reference_logprobs=reference,
+        branches=branches,
+    )  # fmt: skip
+
+
+def separated(one: Sequence) -> list[Sequence]:
+    """The sequence without its branches (where anything on it carries a loss), and each branch with its whole history as a sequence of
+    its own: the same gradients at |episode| + Σ (history + branch) tokens."""
+    out = [replace(one, branches=())] if not one.branches or (one.role != PROMPT).any() else []
+    for number, branch in enumerate(one.branches):
+        history, size = branch.at + 1, len(branch.ids)
+        out.append(
+            Sequence(
+                f"{one.episode_id} {number}",
+                np.concatenate([one.ids[:history], branch.ids]),
+                np.concatenate([np.full(history, PROMPT, np.int8), branch.role]),
+                np.zeros(history + size, np.int32),
+                np.zeros(history + size, np.float32),
+                np.zeros(1, np.float32),
+                silent=one.silent,
+                solved=one.solved,
+                weight=branch.weight,
+            )
+        )
+    return out
+
+
 def pack(sequences: Seq[Sequence], budget: int) -> Iterator[list[Sequence]]:
-    """Micro-batches of at most `budget` tokens (one longer sequence goes alone), of similar lengths."""
+    """Micro-batches of at most `budget` tokens, branches included (one longer sequence goes alone), of similar lengths."""
     pending: list[Sequence] = []
     size = 0
-    for one in sorted(sequences, key=lambda one: (len(one.ids), one.episode_id)):
-        if pending and size + len(one.ids) > budget:
+    for one in sorted(sequences, key=lambda one: (one.size, one.episode_id)):
+        if pending and size + one.size > budget:
             yield pending
             pending, size = [], 0
         pending.append(one)
-        size += len(one.ids)
+        size += one.size
     if pending:
         yield pending
 
 
 def micro_batch(sequences: Seq[Sequence], roles: frozenset[int], device: torch.device | str = "cpu") -> Micro:
-    """Packs sequences; loss tokens are those of `roles`, never a sequence's first token."""
+    """Packs sequences, all trunks before all branches; loss tokens are those of `roles`, never a trunk's first token."""
     lengths = [len(one.ids) for one in sequences]
     ids = np.concatenate([one.ids for one in sequences])
     role = np.concatenate([one.role for one in sequences])
@@ -157,25 +212,67 @@ def micro_batch(sequences: Seq[Sequence], roles: frozenset[int], device: torch.d
     reference = np.concatenate(
         [np.zeros(len(one.ids), np.float32) if one.reference_logprobs is None else one.reference_logprobs for one in sequences]
     )
-    owner = np.repeat(np.arange(len(sequences)), lengths)
-    episode_tokens = np.array([max(one.n_reply, 1) for one in sequences], np.float32)[owner]
+    owner = np.repeat(np.arange(len(sequences)), lengths)[chosen]
+    more = _branched(sequences, roles)
+    owners = np.concatenate([owner, more.owner])
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
+    def joined(trunk: np.ndarray, branches: np.ndarray | None = None) -> Tensor:
+        """Of the loss tokens; what a branch has none of is 0 there."""
+        return tensor(np.concatenate([trunk, np.zeros(len(more.owner), trunk.dtype) if branches is None else branches]))
+
+    def of_owner(values: list[float] | list[bool], kind: type) -> np.ndarray:
+        return np.array(values, kind)[owners]
+
     return Micro(
-        ids=tensor(ids)[None],
-        positions=tensor(positions)[None],
-        layout=Packed.of(lengths, device),
-        before=tensor(chosen - 1),
-        target=tensor(ids[chosen]),
-        role=tensor(role[chosen]),
-        advantage=tensor(advantage[chosen].astype(np.float32)),
-        old_logprob=tensor(old[chosen]),
-        reference_logprob=tensor(reference[chosen]),
-        step=tensor(step[chosen].astype(np.int64)),
-        episode_tokens=tensor(episode_tokens[chosen]),
-        silent=tensor(np.array([one.silent for one in sequences])[owner[chosen]]),
-        solved=tensor(np.array([one.solved for one in sequences])[owner[chosen]]),
-        weight=tensor(np.array([one.weight for one in sequences], np.float32)[owner[chosen]]),
+        ids=tensor(np.concatenate([ids, more.ids]))[None],
+        positions=tensor(np.concatenate([positions, more.positions]))[None],
+        layout=Branched.of(lengths, more.runs, device) if more.runs else Packed.of(lengths, device),
+        before=joined(chosen - 1, more.before),
+        target=joined(ids[chosen], more.target),
+        role=joined(role[chosen], more.role),
+        advantage=joined(advantage[chosen].astype(np.float32)),
+        old_logprob=joined(old[chosen]),
+        reference_logprob=joined(reference[chosen]),
+        step=joined(step[chosen].astype(np.int64)),
+        episode_tokens=tensor(of_owner([max(one.n_reply, 1) for one in sequences], np.float32)),
+        silent=tensor(of_owner([one.silent for one in sequences], bool)),
+        solved=tensor(of_owner([one.solved for one in sequences], bool)),
+        weight=joined(np.array([one.weight for one in sequences], np.float32)[owner], more.weight),
     )
+
+
+@dataclass
+class _Branches:
+    """What the branches add to a packed pass: B tokens that are read, and their loss tokens."""
+
+    runs: list[Run]
+    ids: np.ndarray  # int64 [B]
+    positions: np.ndarray  # int64 [B]
+    before: np.ndarray  # int64, a loss token each, as the next four
+    target: np.ndarray  # int64
+    role: np.ndarray  # int8
+    weight: np.ndarray  # float32
+    owner: np.ndarray  # int64 index of its sequence
+
+
+def _branched(sequences: Seq[Sequence], roles: frozenset[int]) -> _Branches:
+    starts = np.cumsum([0, *[len(one.ids) for one in sequences]])
+    end, runs, parts = int(starts[-1]), [], []
+    for number, one in enumerate(sequences):
+        for branch in one.branches:
+            read = len(branch.ids) - 1
+            at = np.concatenate([[starts[number] + branch.at], np.arange(end, end + read)])
+            chosen = np.flatnonzero(np.isin(branch.role, list(roles)))
+            parts.append(
+                (branch.ids[:-1], branch.at + 1 + np.arange(read), at[chosen], branch.ids[chosen], branch.role[chosen],
+                 np.full(len(chosen), branch.weight, np.float32), np.full(len(chosen), number))
+            )  # fmt: skip
+            if read:
+                runs.append(Run(number, branch.at, read))
+            end += read
+    kinds = (np.int64, np.int64, np.int64, np.int64, np.int8, np.float32, np.int64)
+    columns = zip(*parts, strict=True) if parts else [()] * len(kinds)
+    return _Branches(runs, *(np.concatenate([np.empty(0, kind), *values]).astype(kind) for kind, values in zip(kinds, columns, strict=True)))
