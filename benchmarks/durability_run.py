@@ -61,7 +61,10 @@ from ratchet.envs.alfworld.env import AlfworldEnv
 
 class Noted(AlfworldEnv):
     def reset(self, task):
-        stage = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode().replace("\\0", " ").partition("tasks.")[2].strip()
+        stage, pid = "", os.getppid()
+        while not stage and pid > 1:  # an environment's worker is a child of the stage, or of one of its players
+            stage = Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\\0", " ").partition("tasks.")[2].strip()
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         with open(os.environ["RATCHET_JOURNAL"], "a") as file:
             file.write(f"{stage}\\t{task.task_id}\\n")
         return super().reset(task)

@@ -32,6 +32,7 @@ class Clock:
         self.began = time.monotonic()
         self.seconds: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
+        self.beside_mb = 0.0  # peak memory of processes that do this one's work (ratchet/rollout/players.py)
         self._open: list[str] = []
         self._since = self.began
 
@@ -61,7 +62,7 @@ class Clock:
             if self.seconds[name]
         }
         other = max(0.0, wall_s - sum(seconds.values()))
-        return {"wall_s": wall_s, "seconds": {**seconds, "other": other}, "counts": dict(self.counts), **rates, "peak_memory_mb": peak_memory_mb()}
+        return {"wall_s": wall_s, "seconds": {**seconds, "other": other}, "counts": dict(self.counts), **rates, "peak_memory_mb": peak_memory_mb() + self.beside_mb}
 
 
 def peak_memory_mb() -> float:

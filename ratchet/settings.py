@@ -41,12 +41,24 @@ class Env(Section):
         description="how a reply says its action: `> ACTION` on its last line, <think> and <action> tags, or a call of the tool `act` in JSON"
     )
     workers: int = Field(ge=1, le=256, description="environment processes; results do not depend on it")
+    players: int = Field(
+        ge=1, le=256, description="processes in which a model plays shards side by side, each with `workers` of its own; results do not depend on it"
+    )
+    threads: int | None = Field(
+        ge=1, le=256, description="torch threads of each that plays, null = as torch takes; more than 1 pays for models above some 10M parameters"
+    )
     alternate: bool = Field(
         description="two shards in turns: the environments step one while the model works on the other, with keys and values kept for both; "
         "results do not depend on it"
     )
     step_timeout_s: float = Field(gt=0, description="seconds that one step may take before its worker is replaced")
     max_error_share: Share = Field(description="share of episodes that may end as errors before a stage fails, 0 to 1")
+
+    @model_validator(mode="after")
+    def _one_way_beside(self) -> Env:
+        if self.alternate and self.players > 1:
+            raise ValueError(f"alternate: true has no use beside players={self.players}, which play shards side by side; set env.alternate to false")
+        return self
 
     @model_validator(mode="after")
     def _room_to_reply(self) -> Env:

@@ -18,6 +18,7 @@ import yaml
 from ratchet.errors import RatchetError
 from ratchet.files import let_go, read_json, sha256_files, sha256_json, storage_trouble, write_json
 from ratchet.installed import require_current
+from ratchet.rollout.players import Players
 from ratchet.settings import Settings, load
 from tasks import outs, throughput
 from tasks.progress import Progress as Progress, say as say
@@ -61,6 +62,7 @@ class Stage:
     name: str
     key: str | None = None
     began: float = field(default_factory=time.monotonic)
+    _players: Players | None = None
 
     def __post_init__(self) -> None:
         self.entry = stage_entry(self.root, self.name, self.key)
@@ -86,6 +88,24 @@ class Stage:
         digest = sha256_files([path for path in files if path.exists()])
         return sha256_json([names, digest, self.settings.model_dump(mode="json")])[:16]
 
+    def call_players(self) -> None:
+        """Starts them, as early as a stage knows that it will play with a model: they import what they need meanwhile."""
+        if self.settings.env.players > 1:
+            assert self.players
+
+    @property
+    def players(self) -> Players:
+        """The processes that play models in this stage."""
+        if self._players is None:
+            self._players = Players(self.settings.env.players, self.settings.env.threads)
+        return self._players
+
+    def close(self) -> None:
+        """Ends the players."""
+        if self._players is not None:
+            self._players.close()
+            self._players = None
+
     def path(self, relative: str) -> Path:
         """A path of the workspace; inputs are read from here."""
         return self.root / relative
@@ -108,6 +128,7 @@ class Stage:
         for relative in self._declared():
             if not (self.scratch / outs.OUTS / relative).exists():
                 raise FileNotFoundError(f"{self.title} did not write {relative}")
+        self.close()
         self.fault("whole")
         outs.keep(self.scratch)
         self.place()
@@ -176,8 +197,11 @@ def perform(stage: Stage, run: Callable[[Stage], None]) -> None:
     if outs.kept(stage.scratch, stage.root):
         say(f"{stage.title}: was done when it was killed; its outs are put in place")
         stage.place()
-    else:
+        return
+    try:
         run(stage)
+    finally:
+        stage.close()
 
 
 def main(name: str, run: Callable[[Stage], None], key: str | None = None) -> None:

@@ -40,7 +40,7 @@ def play_policy(
         for sample in range(own.samples)
     ]
     with open_pool(stage.path("data/games"), settings.env, [panel.name], admissible=False) as pool:
-        episodes, steps = play_shards(stage, name, jobs, policy, pool, shard=4 * own.shard, rows=own.shard, accept=accept)
+        episodes, steps = play_shards(stage, name, jobs, policy, pool, shard=2 * own.shard, rows=own.shard, accept=accept)
     return outcomes_of(episodes, steps, version=policy.version, panel=panel), episodes, steps
 
 
@@ -56,6 +56,7 @@ def run(stage: Stage) -> None:
     folder = stage.path(stage.settings.evaluations[stage.key].candidates)
     if reason := skipped(folder):
         return stage.skip(reason)
+    stage.call_players()
     out = stage.out(f"data/rounds/{stage.key}/evaluation")
     candidates = [_select(stage, name, path, out) for name, path in _candidates(folder)]
     best = max(candidates, key=lambda one: one["select"]["success"]["mean"])  # the first of equals

@@ -53,6 +53,7 @@ class _Online:
         from ratchet.models.build import card_of, load_model
 
         assert stage.key is not None
+        stage.call_players()
         self.stage, self.settings, self.round = stage, stage.settings.evolve_online, int(stage.key)
         own = self.settings
         self.start = stage.path(f"models/rounds/{stage.settings.rounds[stage.key].prev}/start")

@@ -19,6 +19,7 @@ def run(stage: Stage) -> None:
     """Writes data/final."""
     decision = read_json(stage.path(f"data/rounds/{stage.settings.last}/decision/decision.json"))
     panel = read_panel(stage.path("data/panels/test.json"))
+    stage.call_players()
     out = stage.out("data/final")
     champion, episodes, steps = play_panel(stage, stage.path(f"models/rounds/{stage.settings.last}/champion"), panel, "champion")
     same = decision["champion"]["round"] == 0  # one version has one result: it is played once

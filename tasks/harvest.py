@@ -39,6 +39,8 @@ def run(stage: Stage) -> None:
     if reason := stop_reason(stage, previous):
         return stage.skip(reason)
     pool = settings.harvest.pool
+    if any(member.policy in settings.actors for member in pool):
+        stage.call_players()
     tasks = keyed_choice(read_panel(stage.path("data/panels/train.json")).tasks, settings.harvest.episodes, settings.seed, 2, int(stage.key))
     tables: list[tuple[pa.Table, pa.Table]] = []
     served: dict[str, dict[str, int]] = {}

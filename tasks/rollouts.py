@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from ratchet.policies.scripted import Player, ScriptedPolicy
 from ratchet.policies.served import FAILED, ServedPolicy
 from ratchet.policies.served_settings import Served
 from ratchet.policies.slips import SlippingPlayer
-from ratchet.rollout.play import Job, Tables, episode_id, play_alternating
+from ratchet.rollout.play import Job, OnEpisode, Tables, episode_id, play_alternating
+from ratchet.rollout.players import torch_threads
 from ratchet.settings import Settings
 from tasks.common import Progress, Stage
 from tasks.parts import drop_part, read_part, write_part
@@ -58,28 +60,17 @@ def model_policy(folder: Path, settings: Settings, *, policy_id: str, rows: int,
 
     Raises RatchetError where the version learned another action format than `env.action_format`.
     """
-    from ratchet.engines.local import LocalEngine
-    from ratchet.episodes.template import load_template
-    from ratchet.models.build import card_of, load_model
-    from ratchet.policies.language_model import LanguageModelPolicy
+    from ratchet.models.build import card_of
+    from ratchet.policies.language_model import ModelSpec
 
     env, card = settings.env, card_of(folder)
     learned = card.get("action_format", env.action_format)
     if learned != env.action_format:
         raise RatchetError(f"{folder}: version {card['version']} learned to write actions as {learned}; set env.action_format to {learned}")
-    template = load_template(folder, env.action_format)
-    engine = LocalEngine(
-        load_model(folder) if model is None else model, slots=rows, length=env.max_tokens, end=template.ends, pad=template.pad
-    )
-    return LanguageModelPolicy(
-        engine,
-        template,
-        policy_id=policy_id,
-        version=card["version"],
-        temperature=temperature,
-        max_tokens=env.max_tokens,
-        max_reply_tokens=env.max_reply_tokens,
-    )
+    spec = ModelSpec(folder, policy_id, card["version"], env.action_format, rows, temperature, env.max_tokens, env.max_reply_tokens)
+    policy = spec.policy(model)
+    policy.is_learning = model is not None
+    return policy
 
 
 @contextmanager
@@ -133,7 +124,7 @@ def play_shards(
 ) -> tuple[pa.Table, pa.Table]:
     """Plays `jobs` in shards of `shard` episodes and returns (episodes, steps).
 
-    With `env.alternate` a model plays two shards in turns. Each finished shard is a part in the stage's scratch folder
+    A model plays `env.players` shards side by side, or with `env.alternate` two in turns. Each finished shard is a part in the stage's scratch folder
     (tasks/parts.py); after a kill only the missing ones are played. A shard whose steps `accept` raises about is not kept. Raises
     RatchetError where more than `env.max_error_share` of the episodes ended as errors; shards with errors are not kept then.
     """
@@ -161,10 +152,8 @@ def play_shards(
             progress.found(1)
             ended(row)
     env, numbers = stage.settings.env, list(missing)
-    twin = getattr(policy, "twin", None) if env.alternate and len(missing) > 1 else None
-    policies = [policy] if twin is None else [policy, twin()]
     limits = {"max_steps": env.max_steps, "max_invalid": env.max_invalid, "rows": rows or shard}
-    for place, (episodes, steps) in play_alternating(missing.values(), policies, pool, **limits, on_episode=ended):
+    for place, (episodes, steps) in _played(stage, list(missing.values()), policy, pool, limits, ended):
         accept(steps)
         parts[numbers[place]] = write_part(base(numbers[place]), episodes, steps)
         stage.fault("part")
@@ -180,6 +169,29 @@ def play_shards(
                 drop_part(base(number))
         raise
     return episodes, steps
+
+
+def _played(
+    stage: Stage, shards: list[Sequence[Job]], policy: Policy, pool: EnvPool, limits: dict[str, Any], on_episode: OnEpisode
+) -> Iterator[tuple[int, Tables]]:
+    """(place of the shard, its tables) as they are done: by players, or here."""
+    env = stage.settings.env
+    spec = getattr(policy, "spec", None)
+    if spec is not None and env.players > 1 and len(shards) > 1:
+        from ratchet.models.build import write_weights
+        from ratchet.policies.language_model import LanguageModelPolicy
+
+        assert isinstance(policy, LanguageModelPolicy)
+        weights = stage.scratch / "players" / "weights.safetensors" if policy.is_learning else None
+        if weights is not None:
+            write_weights(policy.engine.model, weights)
+        spec = replace(spec, version=policy.version, weights=weights)
+        yield from stage.players.play(shards, spec, pool, limits, on_episode)
+        return
+    twin = getattr(policy, "twin", None) if env.alternate and len(shards) > 1 else None
+    policies = [policy] if twin is None else [policy, twin()]
+    with torch_threads(env.threads if spec is not None else None):
+        yield from play_alternating(shards, policies, pool, **limits, on_episode=on_episode)
 
 
 def check_errors(stage: Stage, name: str, episodes: pa.Table) -> None:

@@ -117,6 +117,11 @@ class EnvPool:
             process.kill(max(0.0, deadline - time.monotonic()))
 
     @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What another process makes a pool of the same environments of."""
+        return self.config["factory"], self.config["kwargs"], self.workers, self.step_timeout_s, self.config["admissible"]
+
+    @property
     def counts(self) -> dict[str, int]:
         return {"crashes": self.crashes, "timeouts": self.timeouts, "errors": self.errors, "replaced": self.replaced}
 

@@ -103,6 +103,21 @@ def stored_tensors(model: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().to("cpu").contiguous() for name, tensor in model.state_dict().items() if name not in tied}
 
 
+def write_weights(model: Any, file: Path) -> None:
+    """The weights alone, for another process that holds the same model (`lay_weights`)."""
+    from safetensors.torch import save_file
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(stored_tensors(model), str(file))
+
+
+def lay_weights(file: Path, model: Any) -> None:
+    """Lays what `write_weights` wrote into the tensors of `model`."""
+    from safetensors.torch import load_file
+
+    model.load_state_dict(load_file(str(file)), strict=False)  # tied tensors are stored once
+
+
 def version_of(folder: Path) -> str:
     """First 12 hex digits of sha256 over the bytes of weights, config and tokenizer: the same content is the same version."""
     weights = sorted(folder.glob("*.safetensors"))

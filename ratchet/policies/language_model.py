@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +16,51 @@ from ratchet.policies.base import Reply
 from ratchet.rollout.noise import episode_key
 
 
+@dataclass(frozen=True)
+class ModelSpec:
+    """What a policy is built of, in whatever process. `weights`, where given, are laid over those in `folder`."""
+
+    folder: Path
+    policy_id: str
+    version: str
+    action_format: str
+    rows: int
+    temperature: float
+    max_tokens: int
+    max_reply_tokens: int
+    weights: Path | None = None
+
+    def policy(self, model: Any = None) -> LanguageModelPolicy:
+        """`model` takes the place of the one in `folder`, whose tokenizer is used all the same."""
+        from ratchet.engines.local import LocalEngine
+        from ratchet.episodes.template import load_template
+        from ratchet.models.build import lay_weights, load_model
+
+        template = load_template(self.folder, self.action_format)
+        if model is None:
+            model = load_model(self.folder)
+            if self.weights is not None:
+                lay_weights(self.weights, model)
+        engine = LocalEngine(model, slots=self.rows, length=self.max_tokens, end=template.ends, pad=template.pad)
+        policy = LanguageModelPolicy(
+            engine,
+            template,
+            policy_id=self.policy_id,
+            version=self.version,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            max_reply_tokens=self.max_reply_tokens,
+        )
+        policy.spec = self
+        return policy
+
+
 class LanguageModelPolicy:
     """Plays through an engine; sees observations only, never the admissible commands."""
 
     needs_admissible = False
+    spec: ModelSpec | None = None  # where it is known, other processes can play the policy too
+    is_learning = False  # its weights are no longer those of the spec's folder
 
     def __init__(
         self,

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import yaml
 
+from ratchet.errors import RatchetError
 from ratchet.policies.language_model import LanguageModelPolicy
+from ratchet.rollout.players import Players
 from tests.tasks.conftest import run_stage
 
 
-def played(folder: Path, alternate: bool) -> dict[str, str]:
-    """Digests of the harvest, played anew in shards of three episodes."""
+def lay_settings(folder: Path, **env: object) -> None:
+    """Shards of three episodes, and these settings of `env`."""
     params = yaml.safe_load((folder / "params.yaml").read_text())
-    params["env"] |= {"alternate": alternate}
+    params["env"] |= env
     params["harvest"] |= {"shard": 3}
+    params["evolve_online"] |= {"shard": 4}
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def played(folder: Path, **env: object) -> dict[str, str]:
+    """Digests of the harvest, played anew."""
+    lay_settings(folder, **env)
     run_stage(folder, "harvest", "1")
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "data/rounds/1/harvest").iterdir()}
+    return digests(folder / "data/rounds/1/harvest")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
 
 
 def test_two_shards_in_turns_are_the_same_bytes_as_one_after_the_other(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +45,38 @@ def test_two_shards_in_turns_are_the_same_bytes_as_one_after_the_other(copy: Pat
         return twin(policy)
 
     monkeypatch.setattr(LanguageModelPolicy, "twin", counting)
-    plain = played(copy, False)
+    plain = played(copy)
     assert not twins
-    assert played(copy, True) == plain and {"episodes.parquet", "steps.parquet"} <= set(plain)
+    assert played(copy, alternate=True) == plain and {"episodes.parquet", "steps.parquet"} <= set(plain)
     assert sorted(twins) == ["actor", "small"], "models alternate; an expert and a random walk have nothing to do meanwhile"
+
+
+def test_players_side_by_side_make_the_same_bytes_as_one_process_also_while_the_model_learns(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, orders = [], []
+    send = Players.play
+    monkeypatch.setattr(Players, "play", lambda self, shards, spec, *rest: orders.append(spec.version) or send(self, shards, spec, *rest))
+    for players in (1, 2):
+        harvest = played(copy, players=players)
+        run_stage(copy, "evolve_online", "1")
+        weights = digests(copy / "models/rounds/1/candidates/iter-002")["model.safetensors"]  # its card holds a hash of all settings
+        found.append([harvest, digests(copy / "data/rounds/1/online"), weights])
+    assert found[0] == found[1]
+    assert len(orders) == 4 and [version.partition("+")[2] for version in orders[2:]] == ["1.0", "1.1"], "two models, then each iteration's weights"
+
+
+def test_a_player_that_is_killed_ends_the_stage_with_what_to_do_and_what_was_played_is_kept(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_settings(copy, players=2)
+    whole = Players.play
+
+    def one_dies(self: Players, *arguments: object, **named: object) -> object:
+        for number, one in enumerate(whole(self, *arguments, **named)):
+            yield one
+            if number == 0:
+                os.kill(self.processes[0].popen.pid, signal.SIGKILL)
+
+    with monkeypatch.context() as patched, pytest.raises(RatchetError, match=r"ended \(signal 9\).*lower env.players.*--resume"):
+        patched.setattr(Players, "play", one_dies)
+        run_stage(copy, "harvest", "1")
+    kept = {path.name for path in copy.glob(".ratchet/scratch/harvest@1/*/parts/*.parquet")}
+    assert any(name.startswith("actor-") for name in kept)
+    assert played(copy, players=2) == played(copy, players=1)
