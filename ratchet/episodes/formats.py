@@ -13,6 +13,7 @@ format. Replies are taken apart by string search and `json`, never evaluated.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,16 +31,21 @@ TOOL = {
 }
 _TASK = "You act in a text environment, one action a turn, until the task is done."
 _NOTHING = ("", False)
+_ACTION_KEY = re.compile(r'"action"\s*:\s*"')
 
 
 @dataclass(frozen=True)
 class ActionFormat:
-    """`parse(reply)` → (`action`, `format_ok`), `write(thought, action)` → reply; `instruction` tells a chat model of it."""
+    """`parse(reply)` → (`action`, `format_ok`), `write(thought, action)` → reply; `instruction` tells a chat model of it.
+
+    `find(reply)` → where its action lies (start and end, in characters), None where it has none.
+    """
 
     name: str
     instruction: str
     parse: Callable[[str], tuple[str, bool]]
     write: Callable[[str, str], str]
+    find: Callable[[str], tuple[int, int] | None]
 
     def reply(self, thought: str, action: str) -> str:
         """The reply that `parse` takes apart again. Raises RatchetError where the format cannot hold this thought or action."""
@@ -60,6 +66,11 @@ def _parse_plain(reply: str) -> tuple[str, bool]:
         return _NOTHING
     action = last[len(ACTION_MARK) :]
     return action, len(marks) == 1 and bool(action.strip())
+
+
+def _find_plain(reply: str) -> tuple[int, int] | None:
+    action, _ = _parse_plain(reply)
+    return (len(reply) - len(action), len(reply)) if action.strip() else None
 
 
 def _write_plain(thought: str, action: str) -> str:
@@ -91,6 +102,12 @@ def _parse_tagged(reply: str) -> tuple[str, bool]:
     return action, True
 
 
+def _find_tagged(reply: str) -> tuple[int, int] | None:
+    action, found = _parse_tagged(reply)
+    start = reply.find("<action>") + len("<action>")
+    return (start, start + len(action)) if found else None
+
+
 def _write_tagged(thought: str, action: str) -> str:
     return f"<think>{thought}</think><action>{action}</action>" if thought else f"<action>{action}</action>"
 
@@ -117,6 +134,16 @@ def _parse_tool(reply: str) -> tuple[str, bool]:
     return (action, True) if isinstance(action, str) and action.strip() else _NOTHING
 
 
+def _find_tool(reply: str) -> tuple[int, int] | None:
+    """Of the first call, also where others follow, though such a reply is no action to the environment."""
+    end = reply.find("</tool_call>") + len("</tool_call>")
+    action, found = _parse_tool(reply[:end])
+    if not found:
+        return None
+    [key] = _ACTION_KEY.finditer(reply, reply.index("<tool_call>"), end)  # strings without escapes hold no quotation mark
+    return key.end(), key.end() + len(action)
+
+
 def _write_tool(thought: str, action: str) -> str:
     call = json.dumps({"name": TOOL["function"]["name"], "arguments": {"action": action}}, ensure_ascii=False)
     return (f"{thought}\n" if thought else "") + f"<tool_call>\n{call}\n</tool_call>"
@@ -131,12 +158,14 @@ FORMATS = {
             f'{_TASK} Reply with a short thought on one line, then the action on a last line of its own that begins with "> ".',
             _parse_plain,
             _write_plain,
+            _find_plain,
         ),
         ActionFormat(
             "tagged",
             f"{_TASK} Reply with <think>a short thought</think><action>one action</action> and nothing else.",
             _parse_tagged,
             _write_tagged,
+            _find_tagged,
         ),
         ActionFormat(  # Hermes' and Qwen's wording, which their models were trained on
             "tool",
@@ -146,6 +175,7 @@ FORMATS = {
             f"<tool_call></tool_call> XML tags:\n{_CALL}",
             _parse_tool,
             _write_tool,
+            _find_tool,
         ),
     )
 }

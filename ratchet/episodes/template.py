@@ -52,6 +52,10 @@ class Template:
         encoded = self._encode(whole)
         return [[*(self.head_ids if one else self.mid_ids), *ids, *self.act_ids] for ids, one in zip(encoded, first, strict=True)]
 
+    def text_ids(self, text: str) -> list[int]:
+        """Ids of a text that is written into an episode as it is, in which nothing is a special token."""
+        return self._encode([text])[0]
+
     def replies_ids(self, replies: Sequence[str]) -> list[list[int]]:
         """Ids of replies that no model of this tokenizer generated, end-of-turn included."""
         return [[*ids, self.end] for ids in self._encode(replies)]
