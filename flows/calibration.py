@@ -174,7 +174,8 @@ def _play(settings: Settings, name: str, folder: Path, model: Any, scratch: Path
 def _train_s(settings: Settings, model: Any, sequences: list[Any]) -> float:
     from ratchet.learners.actor import ActorLearner
     from ratchet.learners.imitation import batches
-    from ratchet.losses.likelihood import Likelihood, ObservationLikelihood
+    from ratchet.losses.likelihood import Likelihood
+    from ratchet.losses.observation import ObservationLikelihood
 
     warm = settings.warm_start
     learner = ActorLearner(

@@ -371,6 +371,11 @@ def _check_amounts(settings: Settings) -> None:
         size = getattr(settings, name).batch_tokens
         if size < env.max_tokens:
             raise ValueError(f"{name}.batch_tokens: {size} is below env.max_tokens={env.max_tokens}, one episode; raise it to that")
+    if settings.evolve_online.null_policy == "leave_out" and getattr(benchmark_class(env.name), "null_action", None) is None:
+        raise ValueError(
+            f"evolve_online.null_policy: leave_out plays a policy that does nothing, and {env.name} names no null_action, an action that does "
+            "nothing; set it to keep, or give your benchmark's class one"
+        )
     if settings.evolve_online.tasks > games.train:
         raise ValueError(f"evolve_online.tasks: {settings.evolve_online.tasks} is above prepare.games.train={games.train}; lower it")
     if settings.demonstrate.episodes > games.train:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from ratchet.section import Count, Section
+from ratchet.section import Count, Section, Share
 
 
 class Clip(Section):
@@ -17,6 +17,65 @@ class Clip(Section):
     dual: float | None = Field(gt=1, description="bound of the loss for negative advantages, above 1; null = none")
 
 
+class Dapo(Section):
+    """What `credit: dapo` reads beside the clip."""
+
+    batches: int = Field(
+        ge=2, description="most batches of rollouts an iteration in search of groups whose episodes differ in outcome; then it fails"
+    )
+    overlong_buffer: Share = Field(
+        description="share of env.max_tokens, before its end, over which a penalty grows from 0 to 1 with the length of an episode; 0 = none"
+    )
+
+
+class Gigpo(Section):
+    """What `credit: gigpo` reads."""
+
+    omega: float = Field(ge=0, description="weight of the advantage among steps that saw the same")
+    gamma: float = Field(gt=0, le=1, description="discount a step of the return-to-go")
+
+
+class Hgpo(Section):
+    """What `credit: hgpo` reads."""
+
+    k: int = Field(ge=0, description="observations before the latest one that the longest histories compare")
+    alpha: float = Field(ge=0, description="how much more a longer common history counts; 0 = all alike")
+    gamma: float = Field(gt=0, le=1, description="discount a step of the return-to-go")
+
+
+class Empg(Section):
+    """What `credit: empg` reads."""
+
+    k: float = Field(ge=0, description="how fast a step's weight falls with its entropy")
+    k_next: float = Field(ge=0, description="how fast the bonus falls with the entropy of the step after")
+    zeta: float = Field(ge=0, description="weight of that bonus")
+
+
+PUBLISHED: dict[str, Section] = {
+    "dapo": Dapo(batches=10, overlong_buffer=0.2),
+    "gigpo": Gigpo(omega=1.0, gamma=0.95),
+    "hgpo": Hgpo(k=2, alpha=1.0, gamma=0.95),
+    "empg": Empg(k=1.0, k_next=1.0, zeta=0.05),
+}
+"""The papers' values (DAPO's buffer is their 4096 of 20480 tokens), by the estimator that alone reads them."""
+
+
+LEARNS_FROM_SUCCESSES = ("success_sft",)
+"""Sections of terms that `balance` weighs."""
+
+
+class Echo(Section):
+    """The likelihood of what was read after the first action, of all episodes alike."""
+
+    weight: float = Field(ge=0, description="weight of the term; 0 = none, 0.05 in the paper")
+
+
+class SuccessSft(Section):
+    """The likelihood of what the policy itself wrote in the episodes that it solved."""
+
+    weight: float = Field(ge=0, description="weight of the term; 0 = none")
+
+
 class EvolveOnline(Section):
     """Online policy gradient."""
 
@@ -24,12 +83,27 @@ class EvolveOnline(Section):
     tasks: Count = Field(description="tasks an iteration; each is one group")
     samples: int = Field(ge=2, description="episodes a group, from 2: an advantage compares them with each other")
     temperature: float = Field(gt=0, le=10, description="sampling temperature; above 0, or all samples of a group are the same")
-    credit: Literal["grpo"] = Field(description="the estimator that turns outcomes into advantages (ratchet/credit)")
+    credit: Literal["grpo", "rloo", "dapo", "gigpo", "hgpo", "empg"] = Field(
+        description="the estimator that turns outcomes into advantages (ratchet/credit)"
+    )
+    dapo: Dapo = Field(description="of credit=dapo")
+    gigpo: Gigpo = Field(description="of credit=gigpo")
+    hgpo: Hgpo = Field(description="of credit=hgpo")
+    empg: Empg = Field(description="of credit=empg")
     reward: Literal["solved", "score"] = Field(description="solved or not, or the benchmark's graded score")
     clip: Clip = Field(description="bounds of the importance ratio")
     loss_mean: Literal["token", "episode"] = Field(description="mean over all tokens of a batch, or over episodes first")
     ratio_level: Literal["token", "step_sum", "step_mean"] = Field(description="where the importance ratio is taken")
     kl_weight: float = Field(ge=0, description="weight of the divergence from the round's start; 0 = none")
+    echo: Echo = Field(description="learning to foresee observations")
+    success_sft: SuccessSft = Field(description="imitation of own successes")
+    balance: Literal["none", "stratum", "last_action"] = Field(
+        description="terms that learn from successes give each stratum its share of the tasks: strata are those of the environment, or the "
+        "type of an episode's last action"
+    )
+    null_policy: Literal["keep", "leave_out"] = Field(
+        description="tasks that are solved by doing nothing are played like all others, or left out of the round"
+    )
     optimizer: Literal["adamw", "muon"] = Field(description="muon works on matrices, with AdamW for the rest")
     lr: float = Field(gt=0, le=1, description="learning rate")
     warmup: int = Field(ge=0, description="iterations in which the learning rate rises; the first steps of AdamW are the noisiest")
@@ -49,4 +123,22 @@ class EvolveOnline(Section):
             raise ValueError(f"keep_every: {self.keep_every} is above iterations={self.iterations}, so no candidate is kept; lower it")
         if self.steps > self.tasks * self.samples:
             raise ValueError(f"steps: {self.steps} optimiser steps cannot share tasks x samples={self.tasks * self.samples} episodes")
+        self._nothing_unread()
         return self
+
+    def _nothing_unread(self) -> None:
+        """Raises ValueError for a setting that was given and that nothing would read."""
+        for name, published in PUBLISHED.items():
+            given = getattr(self, name)
+            if name != self.credit and given != published:
+                key = next(key for key in type(published).model_fields if getattr(given, key) != getattr(published, key))
+                raise ValueError(
+                    f"{name}.{key}: {getattr(given, key)} is read by credit={name} alone, and credit is {self.credit}; set "
+                    f"evolve_online.credit to {name}, or leave this at {getattr(published, key)}"
+                )
+        if self.balance != "none" and not any(getattr(self, name).weight for name in LEARNS_FROM_SUCCESSES):
+            raise ValueError(
+                f"balance: {self.balance} weighs terms that learn from successes, and all are off; set "
+                + " or ".join(f"evolve_online.{name}.weight" for name in LEARNS_FROM_SUCCESSES)
+                + ", or leave evolve_online.balance at none"
+            )

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from ratchet.envs.base import Task
 from ratchet.envs.benchmarks import open_pool
 from ratchet.envs.pool import EnvPool
 from ratchet.episodes.files import write_table
 from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import read_panel
 from ratchet.files import let_go, read_json, sha256_json, write_json
-from ratchet.rollout.play import Job
 from tasks.common import Progress, Stage, main, say, skipped, stop_reason, tensorboard
+from tasks.online_rollouts import Played, Rollouts, part_name
 from tasks.parts import read_parts
-from tasks.rollouts import keyed_choice, model_policy, play_shards
+from tasks.rollouts import model_policy
+
+if TYPE_CHECKING:
+    from ratchet.learners.online import Credited
 
 
 def run(stage: Stage) -> None:
@@ -50,6 +52,8 @@ class _Online:
         from ratchet.learners.averaging import WeightAverage
         from ratchet.losses.clipped_surrogate import ClippedSurrogate
         from ratchet.losses.kl import ReferenceKL
+        from ratchet.losses.likelihood import SuccessLikelihood
+        from ratchet.losses.observation import ObservationLikelihood
         from ratchet.models.build import card_of, load_model
 
         assert stage.key is not None
@@ -62,6 +66,8 @@ class _Online:
         terms = [
             ClippedSurrogate(low=clip.low, high=clip.high, dual=clip.dual, mean=own.loss_mean, level=own.ratio_level),
             ReferenceKL(own.kl_weight),
+            ObservationLikelihood(own.echo.weight),
+            SuccessLikelihood(own.success_sft.weight),
         ]
         self.learner = ActorLearner(
             load_model(self.start),
@@ -79,7 +85,7 @@ class _Online:
             self.reference = ActorLearner(
                 load_model(self.start), terms[:1], optimizer="adamw", batch_tokens=own.batch_tokens, max_grad_norm=1.0, temperature=own.temperature
             )
-        self.tasks = read_panel(stage.path("data/panels/train.json")).tasks
+        self.rollouts = Rollouts(stage, read_panel(stage.path("data/panels/train.json")).tasks)
         self.curve: list[dict[str, Any]] = []
         self.candidates: list[str] = []
 
@@ -132,7 +138,7 @@ class _Online:
 
     def _parts(self, curve: list[dict[str, Any]]) -> list[tuple[pa.Table, pa.Table]]:
         """(episodes, steps) of each shard of the iterations of `curve`, in their order."""
-        names = {_part_name(point["iteration"]) for point in curve}
+        names = {part_name(point["iteration"], batch) for point in curve for batch in range(1, point["rollout_batches"] + 1)}
         return [part for name, part in read_parts(self.stage.scratch / "parts").items() if name.rpartition("-")[0] in names]
 
     def _candidate(self, name: str) -> Path:
@@ -143,16 +149,24 @@ class _Online:
         from ratchet.learners.online import credited, learn
 
         own = self.settings
-        chosen = keyed_choice(self.tasks, own.tasks, self.stage.settings.seed, 3, self.round, iteration)
-        episodes, steps = self._play(iteration, chosen, pool)
-        batch = credited(episodes, steps, credit=own.credit, reward=own.reward)
-        reference = self.reference.logprobs(batch.sequences) if self.reference else None
+        played = self._play(iteration, pool)
+        batch = credited(
+            played.episodes,
+            played.steps,
+            credit=own.credit,
+            reward=own.reward,
+            options=getattr(own, own.credit, None),
+            max_length=self.stage.settings.env.max_tokens,
+            balance=own.balance,
+            only=played.groups,
+        )
+        reference = self.reference.logprobs([one for one in batch.sequences if not one.silent]) if self.reference else None
         lr = own.lr * min(1.0, iteration / max(own.warmup, 1))
         metrics = learn(self.learner, batch, steps=own.steps, lr=lr, reference=reference)
         self.average.update(self.learner.model)
         self._stop_where_wrong(metrics)
-        point = {"iteration": iteration, **_summary(episodes, steps), **metrics, "loss": metrics.get("policy", 0.0)}
-        point |= {"groups": batch.groups, "zero_variance_groups": batch.zero_variance_groups}
+        point = {"iteration": iteration, **_summary(played.episodes, played.steps), **metrics, "loss": metrics.get("policy", 0.0)}
+        point |= _groups(played, batch, own.samples)
         point.setdefault("clip_fraction", 0.0)
         self.curve.append(point)
         return point
@@ -169,18 +183,13 @@ class _Online:
         except RatchetError as error:
             raise RatchetError(f"round {self.round}, iteration {len(self.curve) + 1}: {error}") from None
 
-    def _play(self, iteration: int, chosen: list[Task], pool: EnvPool) -> tuple[pa.Table, pa.Table]:
+    def _play(self, iteration: int, pool: EnvPool) -> Played:
         own, stage = self.settings, self.stage
         policy = model_policy(
             self.start, stage.settings, policy_id=stage.settings.actor, rows=own.shard, temperature=own.temperature, model=self.learner.model
         )
         policy.version = f"{self.parent['version']}+{self.round}.{iteration - 1}"
-        jobs = [
-            Job(task, stage.settings.seed, sample, self.round, iteration, f"{self.round}/{iteration}/{task.task_id}")
-            for task in chosen
-            for sample in range(own.samples)
-        ]
-        return play_shards(stage, _part_name(iteration), jobs, policy, pool, shard=own.shard)
+        return self.rollouts.play(iteration, policy, pool)
 
     def _keep(self, iteration: int) -> None:
         from ratchet.models.build import save_model
@@ -216,10 +225,6 @@ class _Online:
         stage.finish()
 
 
-def _part_name(iteration: int) -> str:
-    return f"iteration {iteration:03d}"
-
-
 def _episodes(curve: list[dict[str, Any]]) -> int:
     return sum(point["episodes"] for point in curve)
 
@@ -228,7 +233,21 @@ def _told(point: dict[str, Any]) -> str:
     """An iteration in a line of progress."""
     said = f"success {100 * point['success']:.1f} %, clipped {100 * point['clip_fraction']:.1f} %"
     alike = f", {point['zero_variance_groups']} of {point['groups']} groups alike"
+    alike += f" ({point['resampled_groups']} drawn on top)" if point["resampled_groups"] else ""
     return said + alike + (f", {point['skipped_steps']} steps skipped" if point["skipped_steps"] else "")
+
+
+def _groups(played: Played, batch: Credited, samples: int) -> dict[str, Any]:
+    """What the iteration's groups were like, those that were played in vain included."""
+    return {
+        "groups": batch.groups + played.silent_groups + played.spare_groups,
+        "zero_variance_groups": batch.zero_variance_groups + played.silent_groups,
+        "resampled_groups": played.resampled_groups,
+        "resampled_episodes": played.resampled_groups * samples,
+        "rollout_batches": played.batches,
+        "silent_share": batch.silent_share,
+        "null_tasks": played.null_tasks,
+    }
 
 
 def _summary(episodes: pa.Table, steps: pa.Table) -> dict[str, Any]:

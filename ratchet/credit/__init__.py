@@ -8,6 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ratchet.credit.batch import Batch, Credit
+from ratchet.credit.dapo import dapo
+from ratchet.credit.empg import empg
+from ratchet.credit.gigpo import gigpo
 from ratchet.credit.grpo import grpo
+from ratchet.credit.hgpo import hgpo
+from ratchet.credit.rloo import rloo
 
-ESTIMATORS: dict[str, Callable[[Batch, Any], Credit]] = {"grpo": grpo}
+ESTIMATORS: dict[str, Callable[[Batch, Any], Credit]] = {
+    "grpo": grpo,
+    "rloo": rloo,
+    "dapo": dapo,
+    "gigpo": gigpo,
+    "hgpo": hgpo,
+    "empg": empg,
+}

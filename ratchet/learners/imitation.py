@@ -16,7 +16,8 @@ from ratchet.learners.batches import Sequence
 from ratchet.learners.checkpoint import load_checkpoint, rng_seed, save_checkpoint
 from ratchet.learners.optimizers import schedule
 from ratchet.learners.safety import check_skipped
-from ratchet.losses.likelihood import Likelihood, ObservationLikelihood
+from ratchet.losses.likelihood import Likelihood
+from ratchet.losses.observation import ObservationLikelihood
 
 
 @dataclass(frozen=True)

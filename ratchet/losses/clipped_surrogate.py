@@ -37,10 +37,16 @@ def level_log_ratio(log_ratio: Tensor, step: Tensor, level: RatioLevel) -> Tenso
     return total[step]
 
 
+def step_tokens(step: Tensor) -> Tensor:
+    """Per token the number of tokens of its step. int64 [M] → int64 [M]."""
+    return torch.bincount(step)[step] if len(step) else step
+
+
 class ClippedSurrogate:
     """The policy-gradient term. `mean: token` divides by all action tokens; `episode` takes each episode's token mean first.
 
-    Silent episodes count in the denominator and give no gradient.
+    At the level `step_sum` the ratio is that of a whole action, whose loss then counts once, shared among its tokens; with ratios of 1 all
+    levels have the same gradient. Silent episodes count in the denominator and give no gradient.
     """
 
     name = "policy"
@@ -70,6 +76,8 @@ class ClippedSurrogate:
         log_ratio = level_log_ratio(logp[mine] - micro.old_logprob[mine], micro.step[mine], self.level)
         loss = clipped_surrogate(log_ratio, advantage, self.low, self.high, self.dual)
         share = 1 / tokens if self.mean == "episode" else torch.ones_like(tokens)
+        if self.level == "step_sum":
+            loss = loss / step_tokens(micro.step[mine])
         ratio = log_ratio.detach().exp()
         clipped = torch.where(advantage > 0, ratio > 1 + self.high, (ratio < 1 - self.low) & (advantage < 0))
         metrics = {

@@ -1,4 +1,4 @@
-"""Likelihood of what was written (imitation) and of what was read (observation tokens)."""
+"""Likelihood of what was written: of demonstrations, and of one's own successes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 
 from torch import Tensor
 
-from ratchet.learners.batches import OBSERVATION, REPLY, Micro, Sequence
+from ratchet.learners.batches import REPLY, Micro, Sequence
 
 
 class Likelihood:
@@ -28,21 +28,24 @@ class Likelihood:
         return -logp[micro.role == REPLY].sum(), {}
 
 
-class ObservationLikelihood:
-    """−mean log p over observation tokens after the first action (ECHO's term, methods §4; in a warm start its weight is
-    `observation_weight`). Same forward pass, own denominator."""
+class SuccessLikelihood:
+    """Success-filtered SFT (methods §4): −mean log p over the replies' tokens of the episodes that were solved, silent ones included.
 
-    name = "observation"
-    roles = frozenset({OBSERVATION})
+    An episode's weight is in the numerator only; the denominator counts tokens, or a weight would cancel where an episode is alone.
+    """
+
+    name = "success_sft"
+    roles = frozenset({REPLY})
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
 
     def wants(self, one: Sequence) -> bool:
-        return one.n_observation > 0
+        return one.solved
 
     def denominator(self, batch: Seq[Sequence]) -> float:
-        return float(sum(one.n_observation for one in batch))
+        return float(sum(one.n_reply for one in batch if one.solved))
 
     def numerator(self, logp: Tensor, micro: Micro) -> tuple[Tensor, dict[str, Tensor]]:
-        return -logp[micro.role == OBSERVATION].sum(), {}
+        mine = (micro.role == REPLY) & micro.solved
+        return -(logp[mine] * micro.weight[mine]).sum(), {}

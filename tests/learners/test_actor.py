@@ -15,7 +15,8 @@ from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import OBSERVATION, REPLY, Sequence
 from ratchet.losses.clipped_surrogate import ClippedSurrogate
 from ratchet.losses.kl import ReferenceKL
-from ratchet.losses.likelihood import Likelihood, ObservationLikelihood
+from ratchet.losses.likelihood import Likelihood
+from ratchet.losses.observation import ObservationLikelihood
 from tests.models import tiny
 
 

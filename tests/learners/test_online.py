@@ -14,9 +14,10 @@ from ratchet.episodes.files import table_of
 from ratchet.errors import RatchetError
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY
-from ratchet.learners.online import Credited, credited, learn, minibatches
+from ratchet.learners.online import Credited, credited, learn, minibatches, speaking_groups
 from ratchet.learners.safety import check_agreement, check_skipped
 from ratchet.losses.clipped_surrogate import ClippedSurrogate
+from ratchet.losses.kl import ReferenceKL
 from tests.models import tiny
 
 
@@ -58,6 +59,42 @@ def test_the_reward_is_the_setting() -> None:
     by_score = {one.episode_id: one.advantages[0] for one in credited(*tables(OUTCOMES), credit="grpo", reward="score").sequences}
     by_outcome = {one.episode_id: one.advantages[0] for one in credited(*tables(OUTCOMES), credit="grpo", reward="solved").sequences}
     assert abs(by_score["a2"]) < 1e-6 and by_outcome["a2"] == by_outcome["a1"]
+
+
+def test_groups_that_say_something_are_found_and_can_be_the_only_ones_to_learn_from() -> None:
+    episodes, steps = tables(OUTCOMES)
+    assert speaking_groups(episodes, reward="solved") == {"a", "c"}
+    assert speaking_groups(*tables({"a": [0.5, 0.25], "b": [1.0, "crash: x"]})[:1], reward="score") == {"a"}
+    found = credited(episodes, steps, credit="grpo", reward="solved", only={"c"})
+    assert [one.episode_id for one in found.sequences] == ["c0", "c2"] and (found.groups, found.zero_variance_groups) == (1, 0)
+
+
+def test_the_share_that_says_nothing_and_the_outcomes_are_known() -> None:
+    found = credited(*tables(OUTCOMES), credit="grpo", reward="solved")
+    np.testing.assert_allclose(found.silent_share, 2 / 7)
+    assert [one.episode_id for one in found.sequences if one.solved] == ["a0", "c0"] and {one.weight for one in found.sequences} == {1.0}
+    assert Credited([], 0, 0, [], []).silent_share == 0
+
+
+def test_balance_weighs_the_successes_of_each_stratum_by_its_share_of_the_tasks() -> None:
+    """Three of four tasks need action and are solved once in all; the last one is solved by doing nothing, each time."""
+    episodes, steps = tables({"a": [1.0, 0.0], "b": [0.0, 0.0], "c": [0.0, 0.0], "d": [1.0, 1.0]})
+    kinds = pa.array(["idle" if group == "d" else "act" for group in episodes["group_id"].to_pylist()])
+    episodes = episodes.set_column(episodes.schema.get_field_index("stratum"), "stratum", kinds)
+    plain = credited(episodes, steps, credit="grpo", reward="solved")
+    found = credited(episodes, steps, credit="grpo", reward="solved", balance="stratum")
+
+    def share(batch: Credited, weigh: bool) -> float:
+        mass = {kind: sum(one.n_reply * (one.weight if weigh else 1) for one, own in zip(batch.sequences, batch.strata, strict=True)
+                          if one.solved and own == kind) for kind in ("act", "idle")}
+        return mass["act"] / sum(mass.values())
+
+    assert share(plain, True) < 0.5
+    np.testing.assert_allclose(share(found, True), 0.75)
+    solved = [one for one in found.sequences if one.solved]
+    np.testing.assert_allclose(sum(one.weight * one.n_reply for one in solved), sum(one.n_reply for one in solved))
+    assert {one.weight for one in found.sequences if not one.solved} == {1.0}
+    assert all(one.advantages.tolist() == other.advantages.tolist() for one, other in zip(plain.sequences, found.sequences, strict=True))
 
 
 def test_minibatches_deal_every_episode_once() -> None:
@@ -141,6 +178,22 @@ def test_a_skipped_step_is_counted_and_its_metrics_can_be_written(bad: float) ->
     assert metrics["grad_norm"] > 0
     json.dumps(metrics, allow_nan=False)
     assert all(bool(torch.isfinite(value).all()) for value in tiny.weights(one.model).values())
+
+
+def test_silent_episodes_need_no_reference_and_take_no_gradient_from_it() -> None:
+    def gradient_step(reference: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        batch = credited(*tables(OUTCOMES), credit="grpo", reward="solved")
+        terms = [ClippedSurrogate(low=0.2, high=0.28), ReferenceKL(0.5)]
+        one = ActorLearner(tiny.model(), terms, optimizer="adamw", batch_tokens=500, max_grad_norm=1.0)
+        learn(one, batch, steps=1, lr=1e-2, reference=reference)
+        return tiny.weights(one.model)
+
+    batch = credited(*tables(OUTCOMES), credit="grpo", reward="solved")
+    loud = {one.episode_id: one.old_logprobs for one in batch.sequences if not one.silent}
+    found, whole = gradient_step(loud), gradient_step({**loud, **{one.episode_id: one.old_logprobs - 3 for one in batch.sequences if one.silent}})
+    assert all(torch.equal(value, whole[name]) for name, value in found.items())
+    with pytest.raises(ValueError, match="not silent"):
+        gradient_step({})
 
 
 def test_an_iteration_of_silent_groups_changes_nothing_and_skips_nothing() -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ratchet.learners.actor import ActorLearner
-from ratchet.losses.likelihood import Likelihood, ObservationLikelihood
+from ratchet.losses.likelihood import Likelihood
+from ratchet.losses.observation import ObservationLikelihood
 from ratchet.models.build import from_scratch
 from tests.models import tiny
 

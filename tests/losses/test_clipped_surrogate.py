@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from ratchet.losses.clipped_surrogate import ClippedSurrogate, clipped_surrogate, level_log_ratio
+from ratchet.learners.batches import REPLY
+from ratchet.losses.clipped_surrogate import ClippedSurrogate, clipped_surrogate, level_log_ratio, step_tokens
 from ratchet.losses.kl import k3
+from tests.learners.test_actor import make, near, same, step
+from tests.models import tiny
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "clipped_surrogate.json").read_text())
 
@@ -36,3 +39,28 @@ def test_k3_is_zero_at_equality_and_never_negative() -> None:
 def test_names_are_those_of_params_yaml() -> None:
     term = ClippedSurrogate(low=0.2, high=0.28)
     assert (term.mean, term.level, term.dual) == ("token", "token", None)
+
+
+def test_before_the_first_step_all_levels_have_the_same_gradient() -> None:
+    """A whole action's loss counts once, not once for each of its tokens."""
+    batch = tiny.sequences(6)
+    for one in batch:
+        one.old_logprobs = make([ClippedSurrogate(low=0.2, high=0.28)]).logprobs([one])[one.episode_id]
+    for mean in ("token", "episode"):
+        token, _ = step([ClippedSurrogate(low=0.2, high=0.28, mean=mean)], batch)
+        for level in ("step_sum", "step_mean"):
+            same(token, step([ClippedSurrogate(low=0.2, high=0.28, mean=mean, level=level)], batch)[0], atol=1e-5)
+    assert step_tokens(torch.tensor([0, 2, 2, 2])).tolist() == [1, 3, 3, 3]
+
+
+def test_a_token_mean_weighs_tokens_and_an_episode_mean_episodes() -> None:
+    batch = near(tiny.sequences(6))
+    losses = []
+    for one in batch:
+        logp = make([ClippedSurrogate(low=0.2, high=0.28)]).logprobs([one])[one.episode_id]
+        mine = one.role == REPLY
+        ratio, advantage = (torch.from_numpy(values[mine]) for values in (logp - one.old_logprobs, one.advantages[one.step]))
+        losses.append(clipped_surrogate(ratio, advantage, 0.2, 0.28, 3.0).numpy())
+    for mean, expected in (("token", np.concatenate(losses).mean()), ("episode", np.mean([one.mean() for one in losses]))):
+        _, metrics = step([ClippedSurrogate(low=0.2, high=0.28, dual=3.0, mean=mean)], batch)
+        np.testing.assert_allclose(metrics["policy"], expected, rtol=1e-4)
