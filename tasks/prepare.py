@@ -50,7 +50,8 @@ def _tokenizer(stage: Stage, games: Path, train: Sequence[Task]) -> int | None:
         jobs = [Job(task, settings.seed) for task in train[: tokenizer_games(settings)]]
         _, steps = play(jobs, speaker, pool, max_steps=settings.env.max_steps, rows=256)
     texts = steps["observation"].to_pylist() + steps["reply"].to_pylist()
-    size = train_tokenizer(texts, settings.prepare.vocab_size, stage.out("models/tokenizer"))
+    words = getattr(benchmark(settings.env.name), "words", ())
+    size = train_tokenizer(texts, settings.prepare.vocab_size, stage.out("models/tokenizer"), words)
     say(f"prepare: a tokenizer of {size} tokens from {len(jobs)} episodes")
     return size
 

@@ -25,7 +25,8 @@ class Benchmark(Protocol):
     """A class without arguments to its constructor. `settings` is the `env` section, `settings.options` an `Options`.
 
     It may have `penalties`, three numbers: the retrospective rewards of a broken format, an invalid action and an unchanged
-    observation, where they are not those of ratchet/episodes/labels.py.
+    observation, where they are not those of ratchet/episodes/labels.py; and `words`, a sequence of all words that are ever said in it,
+    each of which is then one token of models from scratch.
     """
 
     Options: ClassVar[type[Section]]
@@ -52,6 +53,7 @@ class Benchmark(Protocol):
 BENCHMARKS = {
     "alfworld": "ratchet.envs.alfworld.benchmark:Alfworld",
     "scienceworld": "ratchet.envs.scienceworld.benchmark:Scienceworld",
+    "proving-ground": "ratchet.envs.proving_ground.benchmark:ProvingGround",
 }
 _METHODS = ("prepare", "arguments", "expert")
 

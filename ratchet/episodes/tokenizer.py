@@ -6,7 +6,7 @@ With names in one token a 1.1M-parameter model does not have to spell what it lo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ratchet.episodes.template import SPECIAL_TOKENS
@@ -29,15 +29,16 @@ def entity_names(texts: Iterable[str]) -> list[str]:
     return sorted([*largest, *names])
 
 
-def train_tokenizer(texts: list[str], vocab_size: int, folder: Path) -> int:
+def train_tokenizer(texts: list[str], vocab_size: int, folder: Path, words: Sequence[str] = ()) -> int:
     """Trains on `texts`, writes a Hugging Face tokenizer folder, returns the vocabulary's size.
 
-    `vocab_size` bounds the BPE part (256 bytes included); names and special tokens come on top. Deterministic.
+    `vocab_size` bounds the BPE part (256 bytes included); names, `words` (a small world's whole vocabulary, one token each) and special
+    tokens come on top. Deterministic.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    names = entity_names(texts)
+    names = sorted({*entity_names(texts), *words})
     tokenizer = Tokenizer(models.BPE())
     # Merges may cross blanks but no punctuation: what is left between names is mostly the environment's fixed phrases.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -57,7 +58,8 @@ def train_tokenizer(texts: list[str], vocab_size: int, folder: Path) -> int:
     tokenizer.train_from_iterator([part for text in texts for part in between.split(text) if part], trainer)
     # The leading blank belongs to the name: `go to cabinet 3` is `go`, ` to`, ` cabinet 3`.
     # A name that begins a text has no blank and gets a second token.
-    leading = [name for name in names if name in {found.group() for text in texts if (found := ENTITY.match(text))}]
+    first = {found.group() for text in texts if (found := ENTITY.match(text))} | ({text.split(" ", 1)[0] for text in texts} & {*words})
+    leading = [name for name in names if name in first]
     tokenizer.add_tokens([AddedToken(name, normalized=False) for name in [*(f" {name}" for name in names), *leading]])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -57,6 +57,7 @@ CASES = [
         steps=3,  # listing what is admissible takes most of a step
         episodes=(4, 4),  # its own test watches the memory over more, without those lists
     ),
+    Case("proving-ground"),
     Case(NAME),  # the one that docs/environments.md writes
 ]
 
