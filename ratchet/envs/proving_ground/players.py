@@ -42,10 +42,14 @@ class Clerk:
     def act(self, turn: Turn) -> tuple[str, str]:
         self._read(turn.observation)
         about, action = self._next()
-        if not self.thoughts:
-            return "", action
-        told = f"{about} {self.home[about]} {self.state[about]}"
-        return (f"send {about} {self.left[about]}" if self.held == about and about in self.left else told), action
+        return self._thought(about) if self.thoughts else "", action
+
+    def _thought(self, about: str) -> str:
+        if about not in self.left and self.state[about] != SOLD and self.held is None:
+            return f"{about} is sent"
+        if about == self.held and about in self.left and about not in self.fragile:
+            return f"send {about} {self.left[about]}"
+        return f"{about} {self.home[about]} {self.state[about]}"
 
     def _read(self, text: str) -> None:
         if place := _PLACE.search(text):

@@ -1,0 +1,34 @@
+"""What of the code a result depends on, as a hash that comments, docstrings and layout do not change."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from benchmarks.evidence.workspaces import CHECKOUT
+from ratchet.files import sha256_json
+
+FOLDERS = ("credit", "engines", "episodes", "learners", "losses", "models", "policies", "rollout")
+FILES = ("ratchet/envs/base.py", "ratchet/envs/pool.py", "ratchet/envs/worker.py")
+STAGES = ("demonstrate", "evaluate", "evolve_online", "parts", "prepare", "rollouts", "warm_start")
+
+
+def code_version(environment: Iterable[Path]) -> str:
+    """Of all that plays and learns, and of the environment's own files."""
+    paths = [path for folder in FOLDERS for path in sorted((CHECKOUT / "ratchet" / folder).rglob("*.py"))]
+    paths += [CHECKOUT / name for name in FILES] + [CHECKOUT / "tasks" / f"{name}.py" for name in STAGES]
+    return sha256_json([meaning(path.read_text(encoding="utf-8")) for path in [*paths, *environment]])[:12]
+
+
+@cache
+def meaning(source: str) -> str:
+    """The program without what a reader alone needs."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                node.body = node.body[1:] or [ast.Pass()]
+    return ast.dump(tree)

@@ -1,0 +1,298 @@
+"""What the scripts of evidence share: protocols, cells and their store, statistics, pages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from benchmarks.evidence import cells, run
+from benchmarks.evidence.cells import Cell, Store, bits, cells_of
+from benchmarks.evidence.code import meaning
+from benchmarks.evidence.pages import all_runs, percent, table, write_curves
+from benchmarks.evidence.protocol import Protocol, merged, read_protocol
+from benchmarks.evidence.run import Found, Runner
+from benchmarks.evidence.statistics import Curve, curve_of, paired, reaches, spread_of, steps_ratio
+from ratchet.errors import RatchetError
+from ratchet.files import read_json, write_json
+
+PROTOCOLS = sorted((Path(__file__).parents[2] / "benchmarks" / "protocols").glob("*.yaml"))
+RULES: dict[str, Any] = {
+    "question": "which?",
+    "statistic": "the mean",
+    "worlds": {"a": {"preset": "smoke", "set": {"evolve_online": {"iterations": 2}}}},
+    "arms": {
+        "one": {"world": "a", "seeds": 2, "label": "One", "tune": [{"evolve_online": {"lr": 0.1}}, {"evolve_online": {"lr": 0.2}}]},
+        "two": {"world": "a", "seeds": 2, "label": "Two", "like": "one", "set": {"evolve_online": {"kl_weight": 0.5}}},
+    },
+    "quick": {"seeds": 1, "tune": 1, "set": {"env": {"max_steps": 3}}},
+}
+
+
+def protocol(folder: Path, quick: bool = False, **changes: Any) -> Protocol:
+    path = folder / "test.yaml"
+    path.write_text(yaml.safe_dump({**RULES, **changes}), encoding="utf-8")
+    return read_protocol(path, quick=quick)
+
+
+@pytest.mark.parametrize("path", PROTOCOLS, ids=[path.stem for path in PROTOCOLS])
+@pytest.mark.parametrize("quick", [False, True])
+def test_all_that_a_protocol_would_run_is_settings_that_work(path: Path, quick: bool) -> None:
+    one = read_protocol(path, quick=quick)
+    for arm, rules in one.rules.arms.items():
+        for choice in one.rules.arms[rules.like or arm].tune or [{}]:
+            (first, *_) = cells_of(one, [arm], {arm: choice})
+            assert first.params["seed"] == 1 and first.params["rounds"] == {"1": {"prev": "0"}}
+            assert first.world_params["env"] == first.params["env"]
+
+
+def test_a_protocol_has_another_hash_when_anything_in_it_is_another(tmp_path: Path) -> None:
+    first = protocol(tmp_path).hash
+    assert first == protocol(tmp_path).hash == protocol(tmp_path, quick=True).hash
+    assert first != protocol(tmp_path, statistic="the median").hash
+    assert first != protocol(tmp_path, final={"panel": "confirm"}).hash
+
+
+def test_arms_of_a_world_are_tuned_with_equal_budgets(tmp_path: Path) -> None:
+    arms = json.loads(json.dumps(RULES["arms"]))
+    arms["three"] = {"world": "a", "seeds": 2, "label": "Three", "tune": [{}]}
+    with pytest.raises(RatchetError, match="unequal budgets"):
+        protocol(tmp_path, arms=arms)
+    arms["three"] = {"world": "b", "seeds": 2, "label": "Three"}
+    with pytest.raises(RatchetError, match="no world 'b'"):
+        protocol(tmp_path, arms=arms)
+    with pytest.raises(RatchetError, match=r"arms\.one\.seeds"):
+        protocol(tmp_path, arms={"one": {"world": "a", "seeds": 0, "label": "One"}})
+    arms["three"] = {"world": "a", "seeds": 2, "label": "Three", "like": "two"}
+    with pytest.raises(RatchetError, match="makes its own choice"):
+        protocol(tmp_path, arms=arms)
+
+
+def test_an_arm_that_is_like_another_takes_its_settings_and_its_choice(tmp_path: Path) -> None:
+    one = protocol(tmp_path)
+    assert one.differences("two", {"evolve_online": {"lr": 0.2}}) == {"evolve_online": {"iterations": 2, "kl_weight": 0.5, "lr": 0.2}}
+    small = protocol(tmp_path, quick=True)
+    assert small.differences("one", {})["env"] == {"max_steps": 3} and small.rules.arms["one"].seeds == len(small.rules.arms["one"].tune) == 1
+
+
+def test_later_differences_lie_over_earlier_ones_and_change_none_of_them() -> None:
+    below, above = {"a": {"b": 1, "c": [1]}, "actors": {"x": 1}}, {"a": {"b": 2}, "actors": {"y": 2}}
+    assert merged(below, above) == {"a": {"b": 2, "c": [1]}, "actors": {"y": 2}}
+    assert below == {"a": {"b": 1, "c": [1]}, "actors": {"x": 1}}
+
+
+def test_comments_and_docstrings_are_no_other_code() -> None:
+    code = 'def f(x):\n    """Says."""\n    return x + 1  # one more\n'
+    assert meaning(code) == meaning("def f(x):\n\n    return (x + 1)\n") != meaning("def f(x):\n    return x + 2\n")
+    assert meaning('def f():\n    """Only says."""\n') == meaning("def f():\n    pass\n")
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Cell:
+    one = protocol(tmp_path)
+    return cells_of(one, ["one"], {"one": {"evolve_online": {"lr": 0.1}}})[0]
+
+
+def result(cell: Cell, success: str = "01", **changes: Any) -> dict[str, Any]:
+    curve = [{"iteration": i + 1, "success": 0.5, "env_steps": 10, "generated_tokens": 100, "grad_norm": 1.0} for i in range(4)]
+    panel = {"name": cell.panel, "hash": "h" * 16, "n": len(success), "success": success.count("1") / len(success), "marks": {"solved": success}}
+    return {"arm": cell.arm, "seed": cell.seed, "code": cell.code, "settings": cell.params, "curve": curve, "panel": panel, "seconds": 1.0, **changes}
+
+
+def test_a_done_cell_is_found_again_also_under_another_arms_name(cell: Cell, tmp_path: Path) -> None:
+    store = Store(tmp_path / "cells")
+    assert store.find(cell) is None
+    store.put(cell, result(cell))
+    assert store.find(cell) == store.find(replace(cell, arm="another")) == result(cell)
+    for other in (replace(cell, seed=2), replace(cell, panel="select"), replace(cell, differences={})):
+        assert store.find(other) is None
+
+
+def test_a_cell_of_other_code_or_of_settings_that_changed_is_none(cell: Cell, tmp_path: Path) -> None:
+    store, loose = Store(tmp_path / "cells"), Store(tmp_path / "cells", any_code=True)
+    store.put(cell, result(cell, code="0" * 12))
+    assert store.find(cell) is None and loose.find(cell) is not None
+    changed = json.loads(json.dumps(cell.params))
+    changed["evolve_online"]["tasks"] += 1
+    store.put(cell, result(cell, settings=changed))
+    assert "evolve_online.tasks is 5, and now 4" in str(store.other_than(result(cell, settings=changed), cell)) and loose.find(cell) is None
+
+
+def test_a_setting_that_is_younger_than_a_cell_does_not_matter_at_its_default(cell: Cell, tmp_path: Path) -> None:
+    store, older = Store(tmp_path / "cells"), json.loads(json.dumps(cell.params))
+    del older["evolve_online"]["average"]
+    assert store.other_than(result(cell, settings=older), cell) is None
+    del older["evolve_online"]["iterations"]  # 2 here, and that is no default
+    assert "did not know evolve_online.iterations" in str(store.other_than(result(cell, settings=older), cell))
+
+
+class Instant:
+    """In place of a process: writes a result at once, or fails. Success is the learning rate."""
+
+    started: list[Path] = []
+    fails: str | None = None
+
+    def __init__(self, folder: Path) -> None:
+        asked = read_json(folder / "cell.json")
+        self.returncode = 0
+        Instant.started.append(folder)
+        if self.fails and self.fails in json.dumps(asked):
+            (folder / "log").write_text("first line\nerror: the disk is full\n")
+            self.returncode = 2
+            return
+        rate = yaml.safe_load(asked["params"])["evolve_online"]["lr"]
+        solved = "1" * round(10 * rate) + "0" * (10 - round(10 * rate))
+        panel = {"hash": "p" * 16, "n": 10, "success": rate, "marks": {"solved": solved}, "tasks": [[f"t{i}", "s", f"c{i}"] for i in range(10)]}
+        curve = [{"iteration": 1, "success": rate, "env_steps": 5, "generated_tokens": 50, "grad_norm": 1.0, "errors": 0, "forecast": 0.12345678}]
+        write_json(folder / "result.json", {"curve": curve, "panels": {name: dict(panel) for name in asked["panels"]}, "seconds": 1.0})
+
+    def poll(self) -> int:
+        return self.returncode
+
+    def terminate(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+
+@pytest.fixture
+def instant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Instant]:
+    monkeypatch.setattr(run, "_start", Instant)
+    monkeypatch.setattr(cells, "code_version", lambda environment: "c" * 12)
+    monkeypatch.setattr(run, "SCRATCH", tmp_path / "scratch")
+    monkeypatch.setattr(Instant, "started", [])
+    monkeypatch.setattr(Instant, "fails", None)
+    return Instant
+
+
+def test_each_cell_is_run_once_and_the_choice_with_most_success_is_looked_at(instant: type[Instant], tmp_path: Path) -> None:
+    one, store, advanced = protocol(tmp_path), Store(tmp_path / "cells"), []
+
+    def found() -> Found:
+        return Runner(one, store, jobs=2, marks={}, advance=lambda: advanced.append(1)).run(["one", "two"])
+
+    first = found()
+    assert first.choices == {"one": {"evolve_online": {"lr": 0.2}}, "two": {"evolve_online": {"lr": 0.2}}}
+    assert [entry["success"] for entry in first.tuned["one"]] == [0.1, 0.2]
+    assert len(instant.started) == 1 + 2 + 4 and len(advanced) == 6  # a world, two settings tried, two arms with two seeds
+    assert first.marks("two").shape == (2, 10) and first.marks("two").sum() == 4
+    (kept,) = {tuple(one) for one in first.cells["one"][0]["curve"]}
+    assert "errors" not in kept and first.cells["one"][0]["curve"][0]["forecast"] == 0.123457
+    strata, clusters = store.panel("p" * 16)
+    assert len(strata) == 10 and clusters[3] == "c3"
+    assert found().cells == first.cells and len(instant.started) == 7, "nothing is run again"
+    assert "| one | tuning, select | lr 0.2 | 20.0 % | chosen |" in all_runs(first)
+
+
+def test_a_cell_that_was_done_when_everything_was_killed_is_kept_and_not_run_again(instant: type[Instant], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, store = protocol(tmp_path), Store(tmp_path / "cells")
+    with monkeypatch.context() as killed:
+        killed.setattr(Runner, "_keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            Runner(one, store, jobs=1, marks={}).run(["one"])
+    before = len(instant.started)
+    Runner(one, store, jobs=1, marks={}).run(["one"])
+    assert len(instant.started) == before + 3 and len({*instant.started}) == len(instant.started)
+
+
+def test_a_cell_that_fails_ends_the_run_with_its_last_words(instant: type[Instant], tmp_path: Path) -> None:
+    instant.fails = "lr: 0.2"
+    with pytest.raises(RatchetError, match="one, seed 101 ended with 2; the end of .*\n.*first line\nerror: the disk is full"):
+        Runner(protocol(tmp_path), Store(tmp_path / "cells"), jobs=1, marks={}).run(["one"])
+
+
+def test_no_difference_has_an_interval_of_nothing_and_a_constant_one_of_itself() -> None:
+    a = np.random.default_rng(1).integers(0, 2, (5, 40)).astype(float)
+    clusters = np.arange(40) // 4
+    same = paired(a, a, clusters)
+    assert (same.mean, same.low, same.high) == (0, 0, 0)
+    shifted = paired(a, a + 0.25, clusters)
+    assert [shifted.mean, shifted.low, shifted.high] == pytest.approx([0.25] * 3) and shifted.by_seed == [0.25] * 5
+
+
+def test_an_interval_is_as_wide_as_seeds_differ_also_with_many_tasks() -> None:
+    rng, clusters = np.random.default_rng(2), np.arange(2000) // 50
+    effects = np.array([0.1, -0.1, 0.1, -0.1, 0.05])
+    a = np.zeros((5, 2000))
+    b = (rng.random((5, 2000)) < 0.5) * 1.0 + effects[:, None] - 0.5
+    found = paired(a, b, clusters)
+    assert found.low < -0.05 and found.high > 0.08, "2,000 tasks do not make up for five seeds"
+    assert found.figures("x") == {"x": round(found.mean, 4), "x_low": round(found.low, 4), "x_high": round(found.high, 4)}
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    rng, held, trials = np.random.default_rng(3), 0, 150
+    for _ in range(trials):
+        seeds, scenes = rng.normal(0, 0.05, (6, 1)), np.repeat(rng.normal(0, 0.05, 12), 4)
+        gaps = 0.1 + seeds + scenes + rng.normal(0, 0.3, (6, 48))
+        found = paired(np.zeros_like(gaps), gaps, np.arange(48) // 4, resamples=1000)
+        held += found.low <= 0.1 <= found.high
+    assert held / trials > 0.92
+
+
+def test_one_seed_is_resampled_by_clusters_alone_and_one_of_each_says_nothing() -> None:
+    gaps = np.tile([1.0, 0.0], 20)[None]
+    found = paired(np.zeros_like(gaps), gaps, np.arange(40))
+    assert 0.2 < found.low < found.mean == 0.5 < found.high < 0.8
+    nothing = paired(np.zeros((1, 4)), np.ones((1, 4)), np.zeros(4))
+    assert (nothing.low, nothing.high) == (-1, 1)
+
+
+def test_a_curve_is_a_running_mean_over_seeds_against_what_was_spent() -> None:
+    results = [{"curve": [{"success": s, "env_steps": 10, "generated_tokens": 7} for s in row]} for row in ([0.0, 0.3, 0.6, 0.9], [0.0, 0.5, 0.4, 0.9])]
+    curve = curve_of(results)
+    assert curve.env_steps.tolist() == [10, 20, 30, 40] and curve.generated_tokens[-1] == 28
+    assert curve.success == pytest.approx([0.0, 0.2, 0.3, 0.6])
+
+
+def test_steps_to_a_success_are_read_between_iterations() -> None:
+    at, success = np.array([10.0, 20.0, 30.0]), np.array([0.2, 0.4, 0.5])
+    assert reaches(at, success, 0.3) == 15 and reaches(at, success, 0.1) == 10 and reaches(at, success, 0.6) is None
+    quick, slow = Curve(at, at, np.array([0.4, 0.5, 0.6])), Curve(at, at, success)
+    assert steps_ratio(slow, quick) == (1.5, True)
+    assert steps_ratio(quick, slow) == (1.0, False), "not reached: the whole budget counts"
+
+
+def test_the_spread_of_gradients_is_of_the_longest_over_the_usual() -> None:
+    assert spread_of([1.0] * 100) == 1.0 and spread_of([1.0] * 90 + [8.0] * 10) == 8.0
+
+
+def test_pages_are_tables_and_curves_that_stand_alone(cell: Cell, tmp_path: Path) -> None:
+    assert table(["a", "b"], [[1, "x"]]) == "| a | b |\n| --- | --- |\n| 1 | x |\n" and percent(0.456) == "45.6 %"
+    found = Found(protocol(tmp_path), cells={"one": [result(cell)], "two": [result(cell)]})
+    files = write_curves(tmp_path, "name", found, ["one", "two"], "Title")
+    assert [file.name for file in files] == ["name-env-steps.svg", "name-generated-tokens.svg"]
+    for file in files:
+        text = file.read_text()
+        assert 'xmlns="http://www.w3.org/2000/svg"' in text and "One" in text and "Two" in text and text.count("<polyline") == 2
+
+
+def test_bits_are_outcomes_in_their_order() -> None:
+    assert bits("0110").tolist() == [0, 1, 1, 0]
+
+
+def test_a_refusal_is_an_end_without_anything_sent() -> None:
+    from benchmarks.evidence.marks import refused
+    from ratchet.episodes.files import table_of
+
+    played = {"a": ["finish"], "b": ["go den", "send cup", "finish"], "c": ["send cup", "finish"], "d": ["wait"]}
+    episodes = table_of("episodes", [{"episode_id": name} for name in played])
+    steps = [
+        {"episode_id": name, "t": t, "action": action, "action_type": action.split()[0], "valid": name != "c" or action == "finish"}
+        for name, actions in played.items()
+        for t, action in enumerate(actions)
+    ]
+    assert refused(episodes, table_of("steps", steps)) == {"a": True, "b": False, "c": True, "d": False}
+
+
+@pytest.mark.parametrize("script", ["alfworld_methods", "proving_ground"])
+def test_a_script_says_what_it_does_and_refuses_an_arm_that_is_none(script: str) -> None:
+    command = [sys.executable, f"benchmarks/{script}.py"]
+    told = subprocess.run([*command, "--only", "nobody"], capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    assert told.returncode == 2 and "no such arm; they are grpo, cope" in told.stderr
