@@ -23,6 +23,7 @@ from ratchet.yaml_files import dump_yaml, flow_yaml, parse_yaml, read_yaml
 WHOLE = ("actors", "pool")  # replaced as they are: half an actor or half a pool of another preset makes no sense
 DERIVED = ("evaluations", "last")
 MAX_ROUNDS = 1000
+NUMBER_OR_WORD = ("prefixes",)  # keys whose value may be either
 _CODE = re.compile(r"^(env:.*\n(?:(?:[ \t].*)?\n)*?[ \t]+code: +)[^\s#]+", re.MULTILINE)
 
 
@@ -184,7 +185,7 @@ def _apply(params: dict[str, Any], text: str) -> None:
     last: Any = int(path[-1]) if isinstance(parent, list) else path[-1]
     old = parent[last] if isinstance(parent, list) else parent.get(last)
     value = parse_yaml(value_text, f"--set {dotted}")
-    if isinstance(old, str) and not isinstance(value, (str, dict, list)):
+    if isinstance(old, str) and not isinstance(value, (str, dict, list)) and path[-1] not in NUMBER_OR_WORD:
         value = value_text.strip()  # a text stays a text: `--set line=2024`, or a version's id that looks like a number
     if path == ["env", "name"]:
         _lay_over(params, {"env": {"name": value}})

@@ -19,7 +19,7 @@ from ratchet.errors import RatchetError
 from ratchet.policies.served_settings import Served
 from ratchet.section import Count, Section, Share
 from ratchet.settings_errors import explain
-from ratchet.settings_online import EvolveOnline
+from ratchet.settings_online import SHORTEST_PLAN, EvolveOnline, forecast_tokens
 from ratchet.yaml_files import read_yaml
 
 SCRIPTED = ("expert", "random")
@@ -371,6 +371,7 @@ def _check_amounts(settings: Settings) -> None:
         size = getattr(settings, name).batch_tokens
         if size < env.max_tokens:
             raise ValueError(f"{name}.batch_tokens: {size} is below env.max_tokens={env.max_tokens}, one episode; raise it to that")
+    _check_forecasts(settings)
     if settings.evolve_online.null_policy == "leave_out" and getattr(benchmark_class(env.name), "null_action", None) is None:
         raise ValueError(
             f"evolve_online.null_policy: leave_out plays a policy that does nothing, and {env.name} names no null_action, an action that does "
@@ -387,6 +388,18 @@ def _check_amounts(settings: Settings) -> None:
     if spent * settings.decide.resamples < 1:
         raise ValueError(
             f"decide.resamples: {settings.decide.resamples} cannot resolve alpha / rounds = {spent:.2g}; raise it to {int(1 / spent) + 1}"
+        )
+
+
+def _check_forecasts(settings: Settings) -> None:
+    """That the longest episode with its forecasts is within the budget, with the shortest PLAN that there is; when the round begins
+    it is checked with the model's own."""
+    own, env, size = settings.evolve_online.forecast, settings.env, settings.evolve_online.batch_tokens
+    most = forecast_tokens(own, env.max_tokens, env.max_steps, env.max_reply_tokens, plan=SHORTEST_PLAN)
+    if own.weight and most > size:
+        raise ValueError(
+            f"evolve_online.batch_tokens: {size} is below {most}, one episode of env.max_tokens={env.max_tokens} with its forecasts; raise it "
+            f"to that, lower evolve_online.forecast.prefixes (now {own.prefixes}) or horizon, or set evolve_online.forecast.packing to separate"
         )
 
 

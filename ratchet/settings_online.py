@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from ratchet.section import Count, Section, Share
 
@@ -60,7 +60,7 @@ PUBLISHED: dict[str, Section] = {
 """The papers' values (DAPO's buffer is their 4096 of 20480 tokens), by the estimator that alone reads them."""
 
 
-LEARNS_FROM_SUCCESSES = ("success_sft",)
+LEARNS_FROM_SUCCESSES = ("success_sft", "forecast")
 """Sections of terms that `balance` weighs."""
 
 
@@ -74,6 +74,56 @@ class SuccessSft(Section):
     """The likelihood of what the policy itself wrote in the episodes that it solved."""
 
     weight: float = Field(ge=0, description="weight of the term; 0 = none")
+
+
+AllOrCount = Annotated[int | str, WithJsonSchema({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]})]
+
+
+class Forecasting(Section):
+    """CoPE: in its successes the policy learns to foresee its own coming actions; no forecast is made when it plays."""
+
+    weight: float = Field(ge=0, description="weight of the forecast term beside the policy's; 0 = none, 0.01 in the paper")
+    horizon: int = Field(ge=0, description="actions that are asked for beyond the next one (the paper's K)")
+    gate: Literal["wins", "mixed", "all"] = Field(
+        description="episodes that are asked: successes, successes of groups with both outcomes, or all (unfiltered, for comparison: it collapses)"
+    )
+    target_norm: Literal["mean", "sum"] = Field(description="mean over a target's tokens, or their sum")
+    group_norm: bool = Field(description="divide by the successes of a group; false divides by evolve_online.samples, whatever succeeds")
+    replace_invalid: bool = Field(description="targets are the next actions that the environment took, in place of the next ones")
+    length_power: float = Field(
+        ge=0, description="a success weighs (steps of its group's shortest / its own) to this power, in the numerator alone; 0 = all alike"
+    )
+    prefixes: AllOrCount = Field(
+        description="points of an episode that are asked at: all, or so many, drawn anew each time with the same expectation"
+    )
+    mode: Literal["joint", "separate"] = Field(description="in the policy's optimiser steps, or in steps of its own behind them")
+    packing: Literal["branches", "separate"] = Field(
+        description="forecasts share the pass of their episode, or take a pass each with its whole history: the same gradients at several times the cost"
+    )
+
+    @model_validator(mode="after")
+    def _all_or_so_many(self) -> Forecasting:
+        if self.prefixes != "all" and (isinstance(self.prefixes, str) or self.prefixes < 1):
+            raise ValueError(f"prefixes: {self.prefixes} is neither `all` nor a number from 1; write one of them")
+        return self
+
+
+SHORTEST_PLAN = 3  # tokens: a model's from scratch
+
+
+def forecast_tokens(own: Forecasting, max_tokens: int, max_steps: int, max_reply_tokens: int, plan: int) -> int:
+    """The most tokens that must be in one pass: those of the longest episode with its forecasts, or of one forecast with its history.
+
+    `plan`: tokens of PLAN. An action with the line break or end-of-turn behind it is never longer than its reply, and each is in at most
+    horizon + 1 forecasts, unless invalid ones are replaced.
+    """
+    if own.packing == "separate":
+        return max_tokens + plan + 1
+    asked = own.horizon + 1
+    if isinstance(own.prefixes, int):
+        return max_tokens + min(own.prefixes, max_steps) * (plan + asked * max_reply_tokens)
+    written = max_steps * asked * max_reply_tokens
+    return max_tokens + max_steps * plan + (written if own.replace_invalid else min(written, asked * max_tokens))
 
 
 class EvolveOnline(Section):
@@ -97,6 +147,7 @@ class EvolveOnline(Section):
     kl_weight: float = Field(ge=0, description="weight of the divergence from the round's start; 0 = none")
     echo: Echo = Field(description="learning to foresee observations")
     success_sft: SuccessSft = Field(description="imitation of own successes")
+    forecast: Forecasting = Field(description="forecasting own successes (CoPE)")
     balance: Literal["none", "stratum", "last_action"] = Field(
         description="terms that learn from successes give each stratum its share of the tasks: strata are those of the environment, or the "
         "type of an episode's last action"

@@ -16,6 +16,7 @@ from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import read_panel
 from ratchet.files import let_go, read_json, sha256_json, write_json
 from tasks.common import Progress, Stage, main, say, skipped, stop_reason, tensorboard
+from tasks.forecasts import forecaster_of, loss_of, targets_of
 from tasks.online_rollouts import Played, Rollouts, part_name
 from tasks.parts import read_parts
 from tasks.rollouts import model_policy
@@ -51,6 +52,7 @@ class _Online:
         from ratchet.learners.actor import ActorLearner
         from ratchet.learners.averaging import WeightAverage
         from ratchet.losses.clipped_surrogate import ClippedSurrogate
+        from ratchet.losses.forecast import Forecast
         from ratchet.losses.kl import ReferenceKL
         from ratchet.losses.likelihood import SuccessLikelihood
         from ratchet.losses.observation import ObservationLikelihood
@@ -68,9 +70,12 @@ class _Online:
             ReferenceKL(own.kl_weight),
             ObservationLikelihood(own.echo.weight),
             SuccessLikelihood(own.success_sft.weight),
+            Forecast(own.forecast.weight),
         ]
+        model = load_model(self.start)
+        self.forecaster = forecaster_of(stage, self.start, model)
         self.learner = ActorLearner(
-            load_model(self.start),
+            model,
             terms,
             optimizer=own.optimizer,
             batch_tokens=own.batch_tokens,
@@ -78,6 +83,7 @@ class _Online:
             temperature=own.temperature,
             autocast=stage.settings.learner.autocast,
             max_grad_norm_ratio=stage.settings.learner.max_grad_norm_ratio,
+            packing=own.forecast.packing,
         )
         self.average = WeightAverage(self.learner.model, own.average)
         self.reference = None
@@ -162,14 +168,34 @@ class _Online:
         )
         reference = self.reference.logprobs([one for one in batch.sequences if not one.silent]) if self.reference else None
         lr = own.lr * min(1.0, iteration / max(own.warmup, 1))
-        metrics = learn(self.learner, batch, steps=own.steps, lr=lr, reference=reference)
+        asked = self._ask(batch, played)
+        metrics = learn(self.learner, batch, steps=own.steps, lr=lr, reference=reference, apart=self._apart)
         self.average.update(self.learner.model)
         self._stop_where_wrong(metrics)
         point = {"iteration": iteration, **_summary(played.episodes, played.steps), **metrics, "loss": metrics.get("policy", 0.0)}
+        point |= {**asked, **loss_of(metrics)}
         point |= _groups(played, batch, own.samples)
         point.setdefault("clip_fraction", 0.0)
         self.curve.append(point)
         return point
+
+    def _ask(self, batch: Credited, played: Played) -> dict[str, float]:
+        """Lays forecasts on the iteration's episodes; what there was to ask for."""
+        if self.forecaster is None:
+            return {}
+        strata = None if self.settings.balance == "none" else batch.strata
+        return self.forecaster.attach(batch.sequences, batch.group_ids, played.steps, strata)
+
+    @property
+    def _steps(self) -> int:
+        """All optimiser steps that the round takes."""
+        own = self.settings
+        return own.iterations * own.steps * (2 if self.forecaster and self._apart else 1)
+
+    @property
+    def _apart(self) -> frozenset[str]:
+        """Terms that take optimiser steps of their own."""
+        return frozenset({"forecast"}) if self.settings.forecast.mode == "separate" else frozenset()
 
     def _stop_where_wrong(self, metrics: dict[str, Any]) -> None:
         """Raises RatchetError where what was learned cannot be trusted; nothing of the iteration is kept but its episodes."""
@@ -179,7 +205,7 @@ class _Online:
         skipped = metrics["skipped_steps"] + sum(point["skipped_steps"] for point in self.curve)
         try:
             check_agreement(metrics["logprob_max_diff"], own.logprob_limit)
-            check_skipped(skipped, own.iterations * own.steps, self.stage.settings.learner.max_skipped_share, "evolve_online")
+            check_skipped(skipped, self._steps, self.stage.settings.learner.max_skipped_share, "evolve_online")
         except RatchetError as error:
             raise RatchetError(f"round {self.round}, iteration {len(self.curve) + 1}: {error}") from None
 
@@ -221,6 +247,9 @@ class _Online:
         for name in self.candidates:
             shutil.copytree(self._candidate(name), stage.out(f"models/rounds/{self.round}/candidates/{name}"))
         write_json(stage.out(f"models/rounds/{self.round}/candidates/candidates.json"), self.candidates)
+        if self.forecaster and not targets_of(self.curve):
+            gate = self.settings.forecast.gate
+            say(f"{stage.title}: warning: forecast.gate={gate} left no episode to forecast in any iteration, so this round was learned without")
         stage.metrics({"curve": self.curve, "candidates": self.candidates})
         stage.finish()
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from ratchet.credit import ESTIMATORS
 from ratchet.credit.batch import batch_of
 from ratchet.credit.grpo import silent_groups
-from ratchet.learners.actor import ActorLearner
-from ratchet.learners.batches import Sequence, sequences_of
+from ratchet.learners.actor import ActorLearner, Update
+from ratchet.learners.batches import REPLY, Sequence, sequences_of
 from ratchet.learners.safety import sampled_agreement, watching
 from ratchet.learners.strata import Balance, strata_of, stratum_factors
 
@@ -92,26 +92,46 @@ def minibatches(sequences: list[Sequence], steps: int) -> list[list[Sequence]]:
     return [sequences[start::steps] for start in range(steps) if sequences[start::steps]]
 
 
-def learn(learner: ActorLearner, batch: Credited, *, steps: int, lr: float, reference: dict[str, np.ndarray] | None) -> dict[str, Any]:
+def learn(
+    learner: ActorLearner,
+    batch: Credited,
+    *,
+    steps: int,
+    lr: float,
+    reference: dict[str, np.ndarray] | None,
+    apart: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
     """`steps` optimiser steps on the iteration's episodes; returns metrics, the skipped steps and how far the sampler's log-probs are
     from the learner's before the first step. `reference` holds the log-probs, by episode, of the model that the KL term compares with; it
-    may leave silent episodes out.
+    may leave silent episodes out. `apart` names terms that take steps of their own, each behind the others' on the same episodes.
 
-    They are compared on all that the first step learns from, in its own pass, which costs nothing. Where that pass computes in another
-    precision than the sampler, or where nothing in it has a gradient, a few sequences get a pass of their own.
+    Log-probs are compared on all replies that the first step learns from, in its own pass, which costs nothing. Where that pass computes
+    in another precision than the sampler, or where no reply in it has a gradient, a few sequences get a pass of their own.
     """
     if reference is not None:
         for one in batch.sequences:
             one.reference_logprobs = reference.get(one.episode_id)
+    apart &= {term.name for term in learner.terms}
+    joint = [term for term in learner.terms if term.name not in apart]
+    only = frozenset(term.name for term in joint) if apart else None
     first, *others = minibatches(batch.sequences, steps) or [[]]
-    in_passing = learner.is_exact and any(learner.wants(one) for one in first)
+    in_passing = learner.is_exact and any(REPLY in term.roles and term.wants(one) for one in first for term in joint)
     agreement = None if in_passing else sampled_agreement(learner, batch.sequences)
     with watching(learner) as watched:
-        updates = [learner.update(first, lr)]
-    updates += [learner.update(part, lr) for part in others]
-    names = sorted({name for update in updates for name in update.metrics} - {watched.name})
-    means = {name: _mean([update.metrics.get(name, 0.0) for update in updates]) for name in names}
-    return {**means, **(agreement or watched).metrics(), "skipped_steps": sum(update.skipped for update in updates)}
+        updates = [learner.update(first, lr, None if only is None else only | {watched.name})]
+    behind = [learner.update(first, lr, apart)] if apart else []
+    for part in others:
+        updates.append(learner.update(part, lr, only))
+        behind += [learner.update(part, lr, apart)] if apart else []
+    means = _means(behind, {"grad_norm": "grad_norm_apart"}) | _means(updates, {})
+    means.pop(watched.name, None)
+    return {**means, **(agreement or watched).metrics(), "skipped_steps": sum(update.skipped for update in (*updates, *behind))}
+
+
+def _means(updates: list[Update], renamed: dict[str, str]) -> dict[str, float]:
+    """Of each metric over the updates, sorted by name."""
+    names = sorted({name for update in updates for name in update.metrics})
+    return {renamed.get(name, name): _mean([update.metrics.get(name, 0.0) for update in updates]) for name in names}
 
 
 def _mean(values: list[float]) -> float:

@@ -25,6 +25,7 @@ from ratchet.errors import RatchetError
 from ratchet.models.attention import NAME, Packed
 from ratchet.models.parts import TOLERANCE, decoder, head
 
+LEAST = -60.0
 ROWS = 64  # branch tokens of a block, at least: fewer read fewer keys for nothing, more cost fewer calls (benchmarks/forecast.py)
 
 
@@ -46,7 +47,8 @@ class Block:
     last: int
     start: int
     stop: int
-    bias: Tensor  # [q, n] 0 or −inf
+    common: int  # keys that all of its queries see
+    bias: Tensor  # [q, n − common] 0 or −inf
 
 
 @dataclass
@@ -187,7 +189,8 @@ def _blocks(lengths: list[int], runs: Seq[Run], device: torch.device | str) -> l
         is_last = number + 1 == len(runs) or runs[number + 1].segment != run.segment
         if size >= ROWS or is_last:
             first = int(starts[run.segment])
-            out.append(Block(first, first + run.at + 1, start, start + size, _bias(gathered).to(device)))
+            common = gathered[0].at + 1
+            out.append(Block(first, first + run.at + 1, start, start + size, common, _bias(gathered)[:, common:].contiguous().to(device)))
             start, gathered = start + size, []
     return out
 
@@ -232,7 +235,7 @@ class _Blocks(torch.autograd.Function):
             rows, keys, values = _rows(query, block, key.shape[0]), _own(key, block, size), _own(value, block, size)
             scores = _scores(rows, keys, block, scale)
             most = scores.amax(-1, keepdim=True)
-            total = scores.sub_(most).exp_().sum(-1, keepdim=True)  # torch's own softmax takes twice as long
+            total = _exp(scores.sub_(most)).sum(-1, keepdim=True)  # torch's own softmax takes twice as long
             out[block.start : block.stop] = _unrows(torch.bmm(scores, values).div_(total), block).transpose(0, 1)
             norms.append(most + total.log())
         ctx.save_for_backward(query, key, value, out, *norms)
@@ -249,7 +252,7 @@ class _Blocks(torch.autograd.Function):
         for block, norm in zip(ctx.blocks, norms, strict=True):
             rows, keys, values = _rows(query, block, kv_heads), _own(key, block, size), _own(value, block, size)
             d_rows = _rows(d_out, block, kv_heads)
-            weights = _scores(rows, keys, block, scale).sub_(norm).exp_()
+            weights = _exp(_scores(rows, keys, block, scale).sub_(norm))
             _add(d_value, torch.bmm(weights.transpose(1, 2), d_rows), block, size)
             inner = (d_rows * _rows(mixed, block, kv_heads)).sum(-1, keepdim=True)
             d_scores = torch.bmm(d_rows, values.transpose(1, 2)).sub_(inner).mul_(weights)
@@ -276,8 +279,15 @@ def _own(of: Tensor, block: Block, size: int) -> Tensor:
 def _scores(rows: Tensor, keys: Tensor, block: Block, scale: float) -> Tensor:
     """[K, G·q, n]."""
     scores = torch.bmm(rows * scale, keys.transpose(1, 2))
-    scores.view(scores.shape[0], -1, *block.bias.shape).add_(block.bias)
+    of_heads = scores.view(scores.shape[0], -1, block.bias.shape[0], scores.shape[-1])
+    of_heads[..., block.common :].add_(block.bias)
     return scores
+
+
+def _exp(scores: Tensor) -> Tensor:
+    """In place, of scores from which the largest or the norm was taken. What is hidden gets e^LEAST ≈ 1e-26 in place of 0, far below
+    what float32 adds to a sum of at least one: the exponential of −inf takes ten times as long."""
+    return scores.clamp_(min=LEAST).exp_()
 
 
 def _add(to: Tensor, gradient: Tensor, block: Block, size: int) -> None:

@@ -134,6 +134,7 @@ def _thin(rows: list, most: int) -> list:
 
 ONLINE: tuple[tuple[str, str, str, Callable[[float], str], bool], ...] = (
     ("success", "Success while learning", "share of the iteration's episodes solved", whole, False),
+    ("forecast_nll", "Forecast loss", "of the coming actions, at points of own successes, nats a token", lambda v: number(v, 2), True),
     ("invalid_share", "Invalid actions", "share of the steps that the environment refused", percent, True),
     ("entropy", "Entropy", "of the sampled distribution, nats a token", lambda v: number(v, 2), True),
     ("kl", "Divergence from the round's start", "estimated KL, nats a token", lambda v: number(v, 4), True),

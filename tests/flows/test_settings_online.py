@@ -23,6 +23,14 @@ REFUSED = [
     (["evolve_online.credit=gpo"], "evolve_online.credit: 'gpo' is refused"),
     (["evolve_online.echo.weight=-1"], "evolve_online.echo.weight: -1 is refused"),
     (["evolve_online.echo=0.05"], "evolve_online.echo: 0.05 is refused"),
+    (["evolve_online.forecast.horizon=-1"], "evolve_online.forecast.horizon: -1 is refused"),
+    (["evolve_online.forecast.weight=-0.01"], "evolve_online.forecast.weight: -0.01 is refused"),
+    (["evolve_online.forecast.prefixes=0"], "evolve_online.forecast.prefixes: 0 is neither `all` nor a number from 1"),
+    (["evolve_online.forecast.prefixes=some"], "evolve_online.forecast.prefixes: some is neither `all` nor a number from 1"),
+    (["evolve_online.forecast.gate=losses"], "evolve_online.forecast.gate: 'losses' is refused"),
+    (["evolve_online.forecast.weight=0.01", "evolve_online.batch_tokens=1000"],
+     "evolve_online.batch_tokens: 1000 is below 2620, one episode of env.max_tokens=640 with its forecasts; raise it to that, lower evolve_online.forecast.prefixes"),
+    (["evolve_online.forecast.weight=0.01", "evolve_online.forecast.packing=separate", "evolve_online.batch_tokens=640"], "640 is below 644"),
     (["evolve_online.balance=stratum"], "evolve_online.balance: stratum weighs terms that learn from successes, and all are off; set evolve_online.success_sft.weight"),
     (["evolve_online.null_policy=leave_out"], "alfworld names no null_action, an action that does nothing; set it to keep"),
 ]
@@ -52,3 +60,10 @@ def test_every_estimator_can_be_chosen_and_starts_from_the_papers_values(params:
 def test_all_that_is_not_grpo_is_off_by_default() -> None:
     own = load(CHECKOUT / "params.yaml").evolve_online
     assert (own.credit, own.echo.weight, own.success_sft.weight, own.balance, own.null_policy) == ("grpo", 0, 0, "none", "keep")
+    assert own.forecast.weight == 0 and (own.forecast.horizon, own.forecast.gate) == (2, "wins")
+
+
+def test_few_prefixes_fit_where_all_do_not(params: dict[str, Any]) -> None:
+    sets = ["evolve_online.forecast.weight=0.01", "evolve_online.batch_tokens=1000"]
+    assert render_params(params, {}, [*sets, "evolve_online.forecast.prefixes=2"])["evolve_online"]["forecast"]["prefixes"] == 2
+    assert render_params(params, {}, [*sets, "evolve_online.forecast.packing=separate"])

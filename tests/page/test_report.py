@@ -165,6 +165,16 @@ def test_what_taught_nothing_and_what_was_skipped_is_counted_by_round(report: di
     assert "</td><td>3</td><td>4.2e-03</td>" in render(changed) and "</td><td>3</td><td>4.2e-03</td>" not in html
 
 
+def test_the_forecast_loss_is_shown_by_round_where_there_is_one(report: dict, html: str) -> None:
+    assert "Forecast loss" not in html
+    changed = copy.deepcopy(report)
+    for one in changed["rounds"]:
+        for point in (one["online"] or {}).get("curve") or []:
+            point["forecast_nll"] = 1.23 + one["round"]
+    shown = render(changed)
+    assert "Forecast loss" in shown and "round 1 from 2.23 to 2.23" in shown.lower()
+
+
 def test_the_action_is_highlighted_as_a_literal_part_of_the_reply(report: dict, html: str) -> None:
     marked = re.findall(r'<mark><span class="text">(.*?)</span>', html)
     actions = [step["action"] for episode in report["episodes"] for step in episode["steps"] if step["action"]]
