@@ -79,6 +79,13 @@ class SuccessSft(Section):
 AllOrCount = Annotated[int | str, WithJsonSchema({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]})]
 
 
+class Replay(Section):
+    """Earlier successes of a task as targets of the forecast term, for its groups that have no success."""
+
+    share: float = Field(ge=0, lt=1, description="of the forecast loss, the most that replay may be; 0 = none, 0.3 where it is used")
+    max_age: int = Field(ge=0, description="rounds after which a success is forgotten")
+
+
 class Forecasting(Section):
     """CoPE: in its successes the policy learns to foresee its own coming actions; no forecast is made when it plays."""
 
@@ -100,6 +107,13 @@ class Forecasting(Section):
     packing: Literal["branches", "separate"] = Field(
         description="forecasts share the pass of their episode, or take a pass each with its whole history: the same gradients at several times the cost"
     )
+    replay: Replay = Field(description="earlier successes for groups without one")
+
+    @model_validator(mode="after")
+    def _replay_is_of_successes(self) -> Forecasting:
+        if self.replay.share and self.gate == "all":
+            raise ValueError(f"replay.share: {self.replay.share} replays successes, and gate=all asks failures too; set gate to wins or mixed, or replay.share to 0")
+        return self
 
     @model_validator(mode="after")
     def _all_or_so_many(self) -> Forecasting:

@@ -19,10 +19,12 @@ from tasks.common import Progress, Stage, main, say, skipped, stop_reason, tenso
 from tasks.forecasts import forecaster_of, loss_of, targets_of
 from tasks.online_rollouts import Played, Rollouts, part_name
 from tasks.parts import read_parts
+from tasks.replays import store_of, with_earlier_successes, write_store
 from tasks.rollouts import model_policy
 
 if TYPE_CHECKING:
     from ratchet.learners.online import Credited
+    from ratchet.learners.replay import ReplayStore
 
 
 def run(stage: Stage) -> None:
@@ -94,6 +96,7 @@ class _Online:
         self.rollouts = Rollouts(stage, read_panel(stage.path("data/panels/train.json")).tasks)
         self.curve: list[dict[str, Any]] = []
         self.candidates: list[str] = []
+        self.replay: ReplayStore | None = None
 
     def run(self) -> None:
         from ratchet.learners.checkpoint import save_checkpoint
@@ -103,6 +106,7 @@ class _Online:
         if done is not None:
             self.curve, self.candidates = done["curve"], done["candidates"]
             say(f"{stage.title}: goes on after iteration {len(self.curve)}")
+        self.replay = store_of(stage, self._parts(self.curve))
         bar = Progress(stage.title, own.iterations, "iterations", every_s=0, first=len(self.curve))
         bar(len(self.curve))
         with open_pool(stage.path("data/games"), stage.settings.env, ["train"], admissible=False) as pool, tensorboard(stage) as log:
@@ -168,8 +172,8 @@ class _Online:
         )
         reference = self.reference.logprobs([one for one in batch.sequences if not one.silent]) if self.reference else None
         lr = own.lr * min(1.0, iteration / max(own.warmup, 1))
-        asked = self._ask(batch, played)
-        metrics = learn(self.learner, batch, steps=own.steps, lr=lr, reference=reference, apart=self._apart)
+        asked, learned = self._ask(batch, played)
+        metrics = learn(self.learner, learned, steps=own.steps, lr=lr, reference=reference, apart=self._apart)
         self.average.update(self.learner.model)
         self._stop_where_wrong(metrics)
         point = {"iteration": iteration, **_summary(played.episodes, played.steps), **metrics, "loss": metrics.get("policy", 0.0)}
@@ -179,12 +183,18 @@ class _Online:
         self.curve.append(point)
         return point
 
-    def _ask(self, batch: Credited, played: Played) -> dict[str, float]:
-        """Lays forecasts on the iteration's episodes; what there was to ask for."""
+    def _ask(self, batch: Credited, played: Played) -> tuple[dict[str, float], Credited]:
+        """Lays forecasts on the iteration's episodes, and on earlier ones where replay is on; what there was to ask for, and all episodes."""
+        own = self.settings.forecast
         if self.forecaster is None:
-            return {}
+            return {}, batch
+        norm = {"mixed_only": own.gate == "mixed", "divisor": None if own.group_norm else self.settings.samples}
+        batch, steps, earlier, found = with_earlier_successes(self.replay, batch, played.episodes, played.steps, self.learner, **norm)
         strata = None if self.settings.balance == "none" else batch.strata
-        return self.forecaster.attach(batch.sequences, batch.group_ids, played.steps, strata)
+        asked = self.forecaster.attach(batch.sequences, batch.group_ids, steps, strata, earlier)
+        if self.replay is not None:
+            self.replay.add(played.episodes, played.steps)
+        return {**asked, **found}, batch
 
     @property
     def _steps(self) -> int:
@@ -247,6 +257,7 @@ class _Online:
         for name in self.candidates:
             shutil.copytree(self._candidate(name), stage.out(f"models/rounds/{self.round}/candidates/{name}"))
         write_json(stage.out(f"models/rounds/{self.round}/candidates/candidates.json"), self.candidates)
+        write_store(stage, self.replay)
         if self.forecaster and not targets_of(self.curve):
             gate = self.settings.forecast.gate
             say(f"{stage.title}: warning: forecast.gate={gate} left no episode to forecast in any iteration, so this round was learned without")
