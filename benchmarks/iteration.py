@@ -30,10 +30,10 @@ and of tokens. The world is ALFWorld's compiled engine, so wrapped that whatever
 before its last turn (benchmarks/peers/world.py); how TRL is brought to play it stands in benchmarks/peers/trl_side.py.
 
   iteration  seconds of TRL over ours, at 15 and at 45 turns, in processes that alternate; the median of several
-  turns      seconds of our last turns over our first ones, rows and tokens a turn being equal
+  turns      seconds of our last turns over our first ones, rows and tokens a turn being equal, in one process
   decoding   tokens a second of our engine over those of `generate`, 32 rows, the better of its dynamic and static cache
   padding    share of padding in what the linear layers of our update compute, episodes of 100 to 900 tokens
-  memory     peak resident memory of our process with its environment worker over that of TRL's
+  memory     peak resident memory of our process and its two players over that of TRL's
 
 Both sides first try their settings (bf16 autocast on and off, sizes of a micro-batch) on fewer episodes, and are measured with the
 quickest; all settings and times stand beside the figures.
@@ -136,10 +136,10 @@ def beside(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     return out
 
 
-def turn_ratio(results: Sequence[dict[str, Any]]) -> float:
-    """Of the median over all iterations of each turn's seconds, so that one slow turn of one iteration says nothing."""
-    turns = zip(*(one["turn_s"] for result in results for one in result["iterations"]), strict=True)
-    return last_over_first_third([statistics.median(each) for each in turns])
+def turn_seconds(spec: Iteration, rollouts: int) -> list[float]:
+    """The median over some rollouts of each turn's seconds, so that one slow turn of one of them says nothing."""
+    found = in_process("ours:turns", replace(spec, iterations=rollouts))["turn_s"]
+    return [round(statistics.median(each), 4) for each in zip(*found, strict=True)]
 
 
 def iteration(folder: str, size: Size, console: Console) -> tuple[dict[str, float], dict[str, Any]]:
@@ -154,13 +154,14 @@ def iteration(folder: str, size: Size, console: Console) -> tuple[dict[str, floa
 
         best, tried = best_settings(spec, size, bar("settings", len(SIDES) * len(CANDIDATES["ours"]) if size.try_tasks else 0))
         short_found = compare(spec, best, size.pairs, size.apart, bar(f"{size.turns} turns", 2 * size.pairs))
+        turn_s = turn_seconds(spec, size.pairs)
         long_found = compare(long, best, size.long_pairs, size.apart, bar(f"{size.long_turns} turns", 2 * size.long_pairs))
     times = {side: [second for result in short_found[side] for second in seconds_of(result)] for side in SIDES}
     long_times = {side: [second for result in long_found[side] for second in seconds_of(result)] for side in SIDES}
     figures = {
         "iteration_speedup_vs_trl": ratio(times["trl_side"], times["ours"]),
         "iteration_speedup_vs_trl_45": ratio(long_times["trl_side"], long_times["ours"]),
-        "turn_time_last_over_first_third": turn_ratio(short_found["ours"]),
+        "turn_time_last_over_first_third": last_over_first_third(turn_s),
         "peak_memory_vs_trl": ratio([one["peak_mb"] for one in short_found["ours"]], [one["peak_mb"] for one in short_found["trl_side"]]),
     }
     told = {
@@ -168,7 +169,7 @@ def iteration(folder: str, size: Size, console: Console) -> tuple[dict[str, floa
         "settings_tried": tried,
         "iteration_15": beside(short_found),
         "iteration_45": beside(long_found) | {"episodes": long.episodes},
-        "turn_s": [round(statistics.median(each), 4) for each in zip(*(one["turn_s"] for r in short_found["ours"] for one in r["iterations"]), strict=True)],
+        "turn_s": turn_s,
     }
     return figures, told
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from benchmarks.peers.ours import learner_of
 from benchmarks.peers.spec import Iteration, Learning, peak_mb, resident_mb
@@ -31,24 +32,25 @@ def synthetic(count: int, lengths: tuple[int, int], vocab: int, seed: int = 1) -
     return out
 
 
-class Counter:
-    """Counts the tokens that the linear layers of the model's first block are given; the most of any of them."""
+class Counter(TorchFunctionMode):
+    """Counts the multiplications of linear layers, those of the head apart, however they are laid together."""
 
     def __init__(self, model: Any) -> None:
-        self.tokens: dict[str, int] = {}
-        for name, module in model.model.layers[0].named_modules():
-            if isinstance(module, torch.nn.Linear):
-                module.register_forward_pre_hook(self._hook(name))
+        super().__init__()
+        self.head = model.lm_head.weight
+        self.of_a_token = sum(one.weight.numel() for one in model.model.layers.modules() if isinstance(one, torch.nn.Linear))
+        self.multiplied = 0
 
-    def _hook(self, name: str) -> Any:
-        def count(module: torch.nn.Linear, inputs: tuple[torch.Tensor, ...]) -> None:
-            self.tokens[name] = self.tokens.get(name, 0) + inputs[0].numel() // module.in_features
-
-        return count
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if function is torch.nn.functional.linear and arguments[1] is not self.head:
+            rows, weight = arguments[:2]
+            self.multiplied += rows.numel() // rows.shape[-1] * weight.numel()
+        return function(*arguments, **(named or {}))
 
     @property
     def computed(self) -> int:
-        return max(self.tokens.values(), default=0)
+        """Tokens: all multiplications by those of one."""
+        return self.multiplied // self.of_a_token
 
 
 def measure(spec: Learning) -> dict[str, Any]:
@@ -58,7 +60,8 @@ def measure(spec: Learning) -> dict[str, Any]:
     learner = learner_of(model, Iteration(spec.folder, 1, 1, 1, bf16=spec.bf16, batch_tokens=spec.batch_tokens))
     counter = Counter(model)
     before, began = resident_mb(), time.perf_counter()
-    learner.update(episodes, 1e-4)
+    with counter:
+        learner.update(episodes, 1e-4)
     seconds = time.perf_counter() - began
     return {
         "seconds": seconds,

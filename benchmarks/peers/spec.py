@@ -32,7 +32,8 @@ class Iteration:
     batch: int = 8  # TRL: episodes of a micro-batch
     continuous: bool = False  # TRL: generates by transformers' continuous batching
     batch_tokens: int = 4096  # ours: tokens of a micro-batch
-    workers: int = 1  # ours: environment processes
+    workers: int = 1  # ours: environment processes of each player
+    players: int = 2  # ours: processes that play, one torch thread each
     lr: float = 1e-4
     seed: int = 1
 
@@ -109,7 +110,8 @@ def in_process(side: str, spec: Any) -> dict[str, Any]:
     Raises RatchetError with the end of what the process said where it fails.
     """
     command = [sys.executable, "-m", "benchmarks.peers.child", side, type(spec).__name__, json.dumps(asdict(spec))]
-    quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
+    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}  # as stages run (flows/quiet.py); the peer gains from it as well
+    quiet |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **quiet}, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     if done.returncode or not lines:

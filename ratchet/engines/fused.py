@@ -17,9 +17,6 @@ from torch.nn import functional as F
 
 from ratchet.models.attention import SlotCache
 
-MOST = 50_000_000  # parameters; above, the products dominate and the second copy of the weights is no longer small
-ROPES = ("default", "linear", "llama3")  # kinds of rotary positions whose angles depend on the position alone
-
 
 @dataclass(frozen=True)
 class _Layer:
@@ -29,17 +26,6 @@ class _Layer:
     down: Tensor  # [M, W]
     before_attention: Tensor  # [W], weights of the norms
     before_mlp: Tensor  # [W]
-
-
-def fusable(model: Any) -> bool:
-    """Whether `FusedDecoder` computes this model: a plain Llama in float32, small enough for the copy of its weights to pay."""
-    from transformers import LlamaForCausalLM
-
-    if type(model) is not LlamaForCausalLM or model.dtype != torch.float32 or sum(p.numel() for p in model.parameters()) > MOST:
-        return False
-    config = model.config
-    plain = not config.attention_bias and not config.mlp_bias and config.hidden_act == "silu"
-    return plain and model.model.rotary_emb.rope_type in ROPES
 
 
 class FusedDecoder:

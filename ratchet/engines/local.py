@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ratchet.clock import CLOCK
 from ratchet.engines.base import Generated
-from ratchet.engines.fused import FusedDecoder, fusable
+from ratchet.engines.fused import FusedDecoder
 from ratchet.models.attention import SMALLEST, SlotCache
+from ratchet.models.fused import fusable
 from ratchet.models.parts import decoder, head
 from ratchet.rollout.noise import uniforms
 

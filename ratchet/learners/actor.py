@@ -18,6 +18,7 @@ from ratchet.clock import CLOCK
 from ratchet.learners.batches import REPLY, Micro, Sequence, masked, micro_batch, pack, separated
 from ratchet.learners.optimizers import make_optimizers, set_lr
 from ratchet.losses.base import Term
+from ratchet.models.fused import fusable, hidden_states
 from ratchet.models.parts import decoder, head
 
 
@@ -25,17 +26,22 @@ class Scorer(torch.nn.Module):
     """The model as the learner calls it: packed tokens in, log-probs of the loss tokens out. One forward through one
     module, so that data-parallel wrappers see every parameter."""
 
-    def __init__(self, model: Any, temperature: float) -> None:
+    def __init__(self, model: Any, temperature: float, fused: bool = False) -> None:
+        """`fused`: the model's pass in few operations (ratchet/models/fused.py), which calls none of its modules."""
         super().__init__()
-        self.model, self.temperature = model, temperature
+        self.model, self.temperature, self.fused = model, temperature, fused
 
     def forward(self, micro: Micro) -> Tensor:
         """Log-probs [M] at the learner's temperature; the head reads no other position."""
-        out = decoder(self.model)(input_ids=micro.ids, position_ids=micro.positions, use_cache=False, layout=micro.layout)
-        logits = head(self.model)(out.last_hidden_state[0].index_select(0, micro.before)).float()
+        logits = head(self.model)(self._hidden(micro).index_select(0, micro.before)).float()
         if self.temperature not in (0.0, 1.0):
             logits = logits / self.temperature
         return -torch.nn.functional.cross_entropy(logits, micro.target, reduction="none")
+
+    def _hidden(self, micro: Micro) -> Tensor:
+        if self.fused:
+            return hidden_states(self.model, micro.ids[0], micro.positions[0], micro.layout)
+        return decoder(self.model)(input_ids=micro.ids, position_ids=micro.positions, use_cache=False, layout=micro.layout).last_hidden_state[0]
 
 
 @dataclass
@@ -71,11 +77,14 @@ class ActorLearner:
         than `max_grad_norm_ratio` times `max_grad_norm` has exploded: clipped or not, it is no step worth taking. `packing` says
         whether branches share the pass of their sequence or are sequences of their own; the gradients are the same."""
         from accelerate import Accelerator
+        from accelerate.utils import DistributedType
 
         self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
         precision = torch.bfloat16 if autocast == "bf16" else torch.float32
+        # DeepSpeed gathers a module's weights when the module is called.
+        fused = fusable(model) and self.accelerator.distributed_type != DistributedType.DEEPSPEED
         optimizers = make_optimizers(model, optimizer, weight_decay, precision)  # type: ignore[arg-type]
-        self.scorer, *self.optimizers = self.accelerator.prepare(Scorer(model, temperature), *optimizers)
+        self.scorer, *self.optimizers = self.accelerator.prepare(Scorer(model, temperature, fused), *optimizers)
         self.terms = [term for term in terms if term.weight != 0]
         self.batch_tokens, self.max_grad_norm, self.packing = batch_tokens, max_grad_norm, packing
         self.exploded = max_grad_norm * max_grad_norm_ratio

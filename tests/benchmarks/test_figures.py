@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.iteration import check_same_work, turn_ratio
+from benchmarks import iteration
+from benchmarks.iteration import check_same_work
 from benchmarks.peers.figures import last_over_first_third, mean_interval, padding_share, ratio, slope, summary
 from benchmarks.peers.learner import synthetic
+from benchmarks.peers.spec import Iteration
 from benchmarks.scaling import FULL, points
 from ratchet.errors import RatchetError
 from ratchet.learners.batches import REPLY
@@ -30,10 +32,9 @@ def test_thirds_are_the_first_and_the_last_turns() -> None:
     assert last_over_first_third([2.0]) == 1.0
 
 
-def test_one_slow_turn_of_one_iteration_says_nothing_about_turns() -> None:
-    quiet = {"iterations": [{"turn_s": [1.0] * 6}, {"turn_s": [1.0] * 6}]}
-    loud = {"iterations": [{"turn_s": [1.0] * 5 + [100.0]}]}
-    assert turn_ratio([quiet, loud]) == 1.0
+def test_one_slow_turn_of_one_rollout_says_nothing_about_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iteration, "in_process", lambda side, spec: {"turn_s": [[1.0] * 6, [1.0] * 6, [1.0] * 5 + [100.0]][: spec.iterations]})
+    assert iteration.turn_seconds(Iteration("", 7, 1, 1), 3) == [1.0] * 6
 
 
 def test_padding_is_what_was_computed_beyond_the_real_tokens() -> None:

@@ -56,8 +56,9 @@ def test_our_iteration_takes_every_turn_of_every_episode_and_reads_what_it_shoul
     result = ours.measure(Iteration(str(folder), turns=15, tasks=2, samples=2, read=20, write=4))
     (one,) = result["iterations"]
     assert one["turns"] == 15 * 4 and one["tokens_read"] == 20 * 15 * 4
-    assert 0.8 * 240 < one["tokens_written"] <= 240 and len(one["turn_s"]) == 14
-    assert result["peak_mb"] > result["peak_mb_without_workers"] > 50
+    assert 0.8 * 240 < one["tokens_written"] <= 240
+    assert result["peak_mb"] > result["peak_mb_without_players"] > 50
+    assert [len(each) for each in ours.turns(Iteration(str(folder), turns=5, tasks=2, samples=2, read=20, write=4))["turn_s"]] == [4]
 
 
 def test_a_reply_of_any_text_becomes_one_call_with_all_of_it(folder: Path) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from ratchet.engines.fused import fusable
 from ratchet.engines.local import READ_AT_ONCE, LocalEngine, sample
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY, Sequence
 from ratchet.losses.likelihood import Likelihood
 from ratchet.models import attention
 from ratchet.models.attention import GROWTH
+from ratchet.models.fused import fusable
 from ratchet.rollout.noise import episode_key
 from tests.models import tiny
 from tests.models.architectures import make
