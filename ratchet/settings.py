@@ -200,7 +200,10 @@ class Evaluation(Section):
 class Loop(Section):
     """How rounds follow each other."""
 
-    start_from: Literal["champion", "last"] = Field(description="a round starts from the champion (the ratchet) or from the last version")
+    start_from: Literal["champion", "better", "last"] = Field(
+        description="a round starts from the champion (the ratchet), from the last version, or from the better of both on `select`: a gain too "
+        "small to be shown is then built upon, and promotion is decided on `confirm` all the same"
+    )
 
 
 class PoolMember(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+from ratchet.evaluation.summary import selected
 from ratchet.files import read_json, write_json
 from tasks.common import SKIPPED, Stage, main, say
 
@@ -14,7 +15,7 @@ def run(stage: Stage) -> None:
     decision = {
         "round": 0,
         "line": stage.settings.line,
-        "champion": {"version": evaluation["version"], "round": 0, "model": "models/rounds/0/champion"},
+        "champion": {"version": evaluation["version"], "round": 0, "model": "models/rounds/0/champion", "select": selected(evaluation)},
         "candidate": None,
         "next_start": "champion",
         "promoted": False,

@@ -9,6 +9,7 @@ from ratchet.episodes.files import read_table, write_table
 from ratchet.evaluation.compare import compare
 from ratchet.evaluation.panels import read_panel
 from ratchet.evaluation.promotion import decide, spending
+from ratchet.evaluation.summary import selected
 from ratchet.files import read_json, write_json
 from tasks.common import Stage, main, say, skipped
 
@@ -66,13 +67,14 @@ def _decision(stage: Stage, before: dict[str, Any]) -> dict[str, Any]:
     verdict = decide(comparison, max_stratum_loss=own.max_stratum_loss)
     candidate = {"version": evaluation["version"], "round": int(stage.key)}
     model = f"models/rounds/{stage.key}/champion"
-    champion = {**candidate, "model": model} if verdict.promoted else {**before["champion"], "model": model}
+    found = selected(evaluation)
+    champion = {**candidate, "model": model, "select": found} if verdict.promoted else {**before["champion"], "model": model}
     return {
         "round": int(stage.key),
         "line": settings.line,
         "champion": champion,
         "candidate": candidate,
-        "next_start": settings.loop.start_from,
+        "next_start": _next_start(settings.loop.start_from, found, champion["select"]),
         "promoted": verdict.promoted,
         "event": verdict.event,
         "stop": None,
@@ -80,6 +82,13 @@ def _decision(stage: Stage, before: dict[str, Any]) -> dict[str, Any]:
         "comparison": comparison,
         "alpha": alpha,
     }
+
+
+def _next_start(start_from: str, candidate: float, champion: float) -> str:
+    """`champion` or `last`, from successes on `select`: `confirm`, which decides promotion, chooses nothing that is trained."""
+    if start_from == "better":
+        return "last" if candidate > champion else "champion"
+    return start_from
 
 
 def _stopped(stage: Stage, before: dict[str, Any], stop: str, reason: str) -> dict[str, Any]:

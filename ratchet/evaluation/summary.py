@@ -57,3 +57,8 @@ def _sum(table: pa.Table, column: str) -> float:
 def _mean(table: pa.Table, column: str) -> float | None:
     values = table.column(column)
     return pc.mean(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values).as_py()
+
+
+def selected(evaluation: dict[str, Any]) -> float:
+    """Success on `select` of the version that an evaluation chose."""
+    return next(one["select"]["success"]["mean"] for one in evaluation["candidates"] if one["name"] == evaluation["selected"])

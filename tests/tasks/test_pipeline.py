@@ -91,6 +91,20 @@ def test_a_round_made_worse_is_not_promoted_and_the_next_starts_from_the_champio
     assert start.read_bytes() == champion.read_bytes() == warm
 
 
+def test_a_gain_that_is_not_shown_is_built_upon_where_the_version_did_better_on_select(copy: Path) -> None:
+    path = copy / "data" / "rounds" / "1" / "evaluation" / "evaluation.json"
+    evaluation = json.loads(path.read_text())
+    for ahead, start in ((0.1, "last"), (0.0, "champion")):
+        for one in evaluation["candidates"]:
+            one["select"]["success"]["mean"] = decision(copy, "0")["champion"]["select"] + ahead
+        path.write_text(json.dumps(evaluation))
+        run_stage(copy, "decide", "1")
+        found = decision(copy, "1")
+        assert not found["promoted"] and found["next_start"] == start and found["champion"]["round"] == 0
+        version = evaluation["version"] if start == "last" else found["champion"]["version"]
+        assert json.loads((copy / "models" / "rounds" / "1" / "start" / "ratchet.json").read_text())["version"] == version
+
+
 def test_a_version_that_solves_what_the_champion_cannot_is_promoted(copy: Path) -> None:
     folder = copy / "data" / "rounds" / "1" / "evaluation"
     rows = read_table(folder / "confirm.parquet", "outcomes").to_pylist()
