@@ -11,7 +11,7 @@ from ratchet.policies.random_valid import RandomPolicy
 from ratchet.policies.scripted import Player
 from ratchet.rollout.noise import episode_key, uniforms
 
-_ORDER = re.compile(r"send (\w+) (\w+) \.")
+_ORDER = re.compile(r"from (\w+) send (\w+) \.")
 _THING = re.compile(rf"(\w+) (\w+) ({PLAIN}|{FRAGILE}|{SOLD}) \.")
 _PLACE = re.compile(r"you are in (\w+) \.")
 _HOLD = re.compile(r"you hold (\w+) \.")
@@ -34,7 +34,7 @@ class Clerk:
         orders, things = turn.observation.split(" things : ")
         self.home = {name: room for name, room, _ in _THING.findall(things)}
         self.state = {name: state for name, _, state in _THING.findall(things)}
-        self.orders = dict(_ORDER.findall(orders))
+        self.orders = {name: room for room, name in _ORDER.findall(orders)}
         self.left = {name: room for name, room in self.orders.items() if self.state[name] != SOLD}
         self.fragile = {name for name in self.left if self.state[name] == FRAGILE}
         self.held: str | None = None
@@ -48,7 +48,7 @@ class Clerk:
         if about not in self.left and self.state[about] != SOLD and self.held is None:
             return f"{about} is sent"
         if about == self.held and about in self.left and about not in self.fragile:
-            return f"send {about} {self.left[about]}"
+            return f"from {self.left[about]} send {about}"
         return f"{about} {self.home[about]} {self.state[about]}"
 
     def _read(self, text: str) -> None:

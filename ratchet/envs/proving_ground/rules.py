@@ -26,7 +26,7 @@ THINGS = (
 NOISE = ("ash", "bee", "clay", "dusk", "fern", "gale", "iris", "kelp", "mist", "moth", "oak", "pine", "reed", "snow", "vine", "wren")
 FILLER = ("hm", "let", "me", "see", "so", "then", "well", "now", "maybe", "right", "first", "next")
 PLAIN, FRAGILE, SOLD = "plain", "fragile", "sold"
-SAID = ("orders", "things", "in", "you", "are", "here", "hold", "is", "wrapped", "sent", "back", "nothing", "happens", "over", "day")
+SAID = ("orders", "things", "from", "in", "you", "are", "here", "hold", "is", "wrapped", "sent", "back", "nothing", "happens", "over", "day")
 VERBS = ("go", "take", "wrap", "return", "send", "wait", DO_NOTHING)
 WORDS = (*ROOMS, *THINGS, *NOISE, *FILLER, PLAIN, FRAGILE, SOLD, *SAID, *VERBS)
 """Every word that is ever said here: one token each for the models from scratch."""
@@ -148,9 +148,10 @@ class World:
     def first(self) -> str:
         """The first observation: orders, where things are and what they are like, noise, where you are.
 
-        It is said as a telegram would: what belongs together stands together, which a small model can learn to look up in a minute.
+        It is said as a telegram would, and what belongs to an item stands behind it in one place only: that a small model can learn to
+        look up in a minute.
         """
-        orders = " ".join(f"send {self.items[order.item].name} {self.rooms[order.room]} ." for order in self.orders)
+        orders = " ".join(f"from {self.rooms[order.room]} send {self.items[order.item].name} ." for order in self.orders)
         things = " ".join(f"{item.name} {self.rooms[item.home]} {item.state} ." for item in (self.items[at] for at in self.facts))
         noise = self.disturbed("", 0).strip()
         return f"orders : {orders} things : {things} {noise + ' ' if noise else ''}{self._arrived(State(-1), self.start)}"
