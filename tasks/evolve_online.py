@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run(stage: Stage) -> None:
-    """Writes data/rounds/K/online and models/rounds/K/candidates."""
+    """Writes data/rounds/K/online, data/rounds/K/replay and models/rounds/K/candidates."""
     assert stage.key is not None
     settings = stage.settings
     if reason := stop_reason(stage, settings.rounds[stage.key].prev) or skipped(stage.path(f"data/rounds/{stage.key}/check")):
