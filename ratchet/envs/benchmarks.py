@@ -25,8 +25,8 @@ class Benchmark(Protocol):
     """A class without arguments to its constructor. `settings` is the `env` section, `settings.options` an `Options`.
 
     It may have `penalties`, three numbers: the retrospective rewards of a broken format, an invalid action and an unchanged
-    observation, where they are not those of ratchet/episodes/labels.py; and `words`, a sequence of all words that are ever said in it,
-    each of which is then one token of models from scratch.
+    observation, where they are not those of ratchet/episodes/labels.py; `words`, a sequence of all words that are ever said in it,
+    each of which is then one token of models from scratch; and `null_action`, the action of a policy that does nothing.
     """
 
     Options: ClassVar[type[Section]]
