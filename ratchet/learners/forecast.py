@@ -21,6 +21,7 @@ from ratchet.learners.batches import FORECAST, PROMPT, Branch, Sequence, lists, 
 from ratchet.learners.strata import stratum_factors
 from ratchet.rollout.noise import episode_key, uniforms
 
+SHORT, REMEMBERED = 64, 1 << 15  # tokens of a reply that may well come again, and how many of them are kept
 PLAN_WORDS = "Plan ahead: write the next {} that you will take, one on each line and nothing else."
 
 
@@ -154,7 +155,11 @@ class Forecaster:
         return out
 
     def _action(self, ids: tuple[int, ...]) -> tuple[int, ...] | None:
+        if len(ids) > SHORT:
+            return action_ids(self.template, ids)
         if ids not in self._actions:
+            if len(self._actions) >= REMEMBERED:
+                self._actions.clear()
             self._actions[ids] = action_ids(self.template, ids)
         return self._actions[ids]
 

@@ -222,42 +222,40 @@ class _Blocks(torch.autograd.Function):
     """Attention of a few rows to a slice of the keys and to each other, block by block.
 
     Written out because the keys of a block are a view here, forwards and backwards: torch's own slices cost a zeroed copy of all keys
-    for each block in the backward pass, and its kernel for CPUs would repeat the keys for every query head. The weights are
-    computed a second time backwards, so a pass keeps none.
+    for each block in the backward pass, and its kernel for CPUs would repeat the keys for every query head. What it keeps for the
+    backward pass are the weights, B × H × n numbers a layer.
     """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], size: int, scale: float) -> Tensor:
         """query [H, B, D], key and value [K, T+B, D] → [B, H, D]."""
         out = query.new_empty((query.shape[1], query.shape[0], query.shape[2]))
-        norms = []
+        kept = []
         for block in blocks:
-            rows, keys, values = _rows(query, block, key.shape[0]), _own(key, block, size), _own(value, block, size)
-            scores = _scores(rows, keys, block, scale)
-            most = scores.amax(-1, keepdim=True)
-            total = _exp(scores.sub_(most)).sum(-1, keepdim=True)  # torch's own softmax takes twice as long
-            out[block.start : block.stop] = _unrows(torch.bmm(scores, values).div_(total), block).transpose(0, 1)
-            norms.append(most + total.log())
-        ctx.save_for_backward(query, key, value, out, *norms)
-        ctx.blocks, ctx.size, ctx.scale = blocks, size, scale
+            rows, keys, values = _rows(query, block, key.shape[0]) * scale, _own(key, block, size), _own(value, block, size)
+            weights = _weights(rows, keys, block)
+            total = weights.sum(-1, keepdim=True)
+            mixed = torch.bmm(weights, values).div_(total)
+            out[block.start : block.stop] = _unrows(mixed, block).transpose(0, 1)
+            kept += [rows, keys, values, weights, total, mixed]
+        ctx.save_for_backward(*kept)
+        ctx.blocks, ctx.size, ctx.scale, ctx.shapes = blocks, size, scale, (query.shape, key.shape)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, *norms = ctx.saved_tensors
         [gradient] = gradients
-        size, scale, kv_heads = ctx.size, ctx.scale, key.shape[0]
-        d_query, d_key, d_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        d_out, mixed = gradient.transpose(0, 1), out.transpose(0, 1)
-        for block, norm in zip(ctx.blocks, norms, strict=True):
-            rows, keys, values = _rows(query, block, kv_heads), _own(key, block, size), _own(value, block, size)
-            d_rows = _rows(d_out, block, kv_heads)
-            weights = _exp(_scores(rows, keys, block, scale).sub_(norm))
+        kept, size = ctx.saved_tensors, ctx.size
+        d_query = gradient.new_empty(ctx.shapes[0])
+        d_key, d_value = gradient.new_zeros(ctx.shapes[1]), gradient.new_zeros(ctx.shapes[1])
+        for number, block in enumerate(ctx.blocks):
+            rows, keys, values, weights, total, mixed = kept[6 * number : 6 * number + 6]
+            d_rows = _rows(gradient.transpose(0, 1), block, keys.shape[0]) / total  # what is kept are not yet shares
             _add(d_value, torch.bmm(weights.transpose(1, 2), d_rows), block, size)
-            inner = (d_rows * _rows(mixed, block, kv_heads)).sum(-1, keepdim=True)
+            inner = (d_rows * mixed).sum(-1, keepdim=True)
             d_scores = torch.bmm(d_rows, values.transpose(1, 2)).sub_(inner).mul_(weights)
-            d_query[:, block.start : block.stop] = _unrows(torch.bmm(d_scores, keys), block) * scale
-            _add(d_key, torch.bmm(d_scores.transpose(1, 2), rows) * scale, block, size)
+            d_query[:, block.start : block.stop] = _unrows(torch.bmm(d_scores, keys).mul_(ctx.scale), block)
+            _add(d_key, torch.bmm(d_scores.transpose(1, 2), rows), block, size)
         return d_query, d_key, d_value, None, None, None
 
 
@@ -276,18 +274,16 @@ def _own(of: Tensor, block: Block, size: int) -> Tensor:
     return torch.cat([of[:, block.first : block.last], of[:, size + block.start : size + block.stop]], 1)
 
 
-def _scores(rows: Tensor, keys: Tensor, block: Block, scale: float) -> Tensor:
-    """[K, G·q, n]."""
-    scores = torch.bmm(rows * scale, keys.transpose(1, 2))
+def _weights(rows: Tensor, keys: Tensor, block: Block) -> Tensor:
+    """[K, G·q, n], each row over its largest: torch's own softmax takes twice as long.
+
+    What is hidden gets e^LEAST ≈ 1e-26 in place of 0, far below what float32 adds to a sum of at least one: the exponential of −inf takes
+    ten times as long.
+    """
+    scores = torch.bmm(rows, keys.transpose(1, 2))
     of_heads = scores.view(scores.shape[0], -1, block.bias.shape[0], scores.shape[-1])
     of_heads[..., block.common :].add_(block.bias)
-    return scores
-
-
-def _exp(scores: Tensor) -> Tensor:
-    """In place, of scores from which the largest or the norm was taken. What is hidden gets e^LEAST ≈ 1e-26 in place of 0, far below
-    what float32 adds to a sum of at least one: the exponential of −inf takes ten times as long."""
-    return scores.clamp_(min=LEAST).exp_()
+    return scores.sub_(scores.amax(-1, keepdim=True)).clamp_(min=LEAST).exp_()
 
 
 def _add(to: Tensor, gradient: Tensor, block: Block, size: int) -> None:

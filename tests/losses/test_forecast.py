@@ -12,6 +12,7 @@ import torch
 
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import FORECAST, REPLY, Branch, Sequence
+from ratchet.learners.online import Credited, learn
 from ratchet.losses.clipped_surrogate import ClippedSurrogate
 from ratchet.losses.forecast import Forecast
 from ratchet.losses.kl import ReferenceKL
@@ -114,3 +115,17 @@ def test_only_those_terms_take_part_that_are_named() -> None:
     metrics = learner.update(batch, 0.0, frozenset({"forecast"})).metrics
     assert set(metrics) == {"forecast", "forecast_nats", "forecast_tokens", "grad_norm"}
     assert metrics["grad_norm"] == pytest.approx(of([Forecast(0.7)], batch)[1]["grad_norm"], rel=1e-5)
+
+
+def test_steps_of_its_own_are_taken_behind_the_policys() -> None:
+    batch, found = branched(), {}
+    for name, apart in {"joint": frozenset(), "separate": frozenset({"forecast"}), "unknown": frozenset({"echo"})}.items():
+        learner = ActorLearner(tiny.model(), [surrogate(), Forecast(0.7)], optimizer="adamw", batch_tokens=10**6, max_grad_norm=1e6)
+        taken: list[float] = []
+        finish = learner._step
+        learner._step = lambda sums, lr, taken=taken, finish=finish: taken.append(lr) or finish(sums, lr)  # type: ignore[method-assign]
+        metrics = learn(learner, Credited(batch, 1, 0, ["g"] * len(batch), [""] * len(batch)), steps=2, lr=1e-3, reference=None, apart=apart)
+        assert len(taken) == (4 if name == "separate" else 2) and ("grad_norm_apart" in metrics) == (name == "separate")
+        assert metrics["forecast"] > 0 and metrics["logprob_tokens"] > 0
+        found[name] = learner.logprobs(batch[:1])[batch[0].episode_id]
+    assert np.array_equal(found["unknown"], found["joint"]) and not np.allclose(found["separate"], found["joint"], atol=1e-5)
