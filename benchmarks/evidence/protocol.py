@@ -10,7 +10,7 @@ It is a YAML file in benchmarks/protocols. Its hash stands in every result, so a
       NAME: {world: NAME, seeds: 5, label: GRPO, set: {…}, tune: [{…}, {…}], like: ARM, smoke: true}
     tuning: {panel: select, seeds: [101]}
     final: {panel: test}
-    quick: {seeds: 2, tune: 1, set: {…}}   # --quick: shows that it works
+    quick: {seeds: 2, tune: 1, set: {…}, without: [ARM]}   # --quick: shows that it works
 
 An arm with `tune` is run with each of these settings, once a tuning seed, and keeps the one with the most success on the tuning
 panel (the first of equals); arms that are tuned have equally many to choose from. `like` takes the choice of another arm. The final
@@ -69,6 +69,7 @@ class Quick(Section):
     seeds: int = 2
     tune: int = 1
     set: Differences = Field(default_factory=dict)
+    without: list[str] = Field(default_factory=list)  # arms that so small a model cannot run
 
 
 class Rules(Section):
@@ -116,7 +117,9 @@ def read_protocol(path: Path, *, quick: bool = False) -> Protocol:
         return Protocol(path.stem, rules, digest)
     small = rules.quick
     arms = {
-        name: arm.model_copy(update={"seeds": min(arm.seeds, small.seeds), "tune": arm.tune[: small.tune]}) for name, arm in rules.arms.items()
+        name: arm.model_copy(update={"seeds": min(arm.seeds, small.seeds), "tune": arm.tune[: small.tune]})
+        for name, arm in rules.arms.items()
+        if name not in small.without
     }
     return Protocol(path.stem, rules.model_copy(update={"arms": arms}), digest, True, small.set)
 

@@ -82,6 +82,12 @@ def test_an_arm_that_is_like_another_takes_its_settings_and_its_choice(tmp_path:
     assert small.differences("one", {})["env"] == {"max_steps": 3} and small.rules.arms["one"].seeds == len(small.rules.arms["one"].tune) == 1
 
 
+def test_what_is_too_much_for_a_quick_run_is_left_out_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump({**RULES, "quick": {"without": ["two"]}}), encoding="utf-8")
+    assert list(read_protocol(path, quick=True).rules.arms) == ["one"] and list(read_protocol(path).rules.arms) == ["one", "two"]
+
+
 def test_later_differences_lie_over_earlier_ones_and_change_none_of_them() -> None:
     below, above = {"a": {"b": 1, "c": [1]}, "actors": {"x": 1}}, {"a": {"b": 2}, "actors": {"y": 2}}
     assert merged(below, above) == {"a": {"b": 2, "c": [1]}, "actors": {"y": 2}}
@@ -296,3 +302,36 @@ def test_a_script_says_what_it_does_and_refuses_an_arm_that_is_none(script: str)
     command = [sys.executable, f"benchmarks/{script}.py"]
     told = subprocess.run([*command, "--only", "nobody"], capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
     assert told.returncode == 2 and "no such arm; they are grpo, cope" in told.stderr
+
+
+def test_a_cell_is_learned_and_played_by_the_stages_and_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.evidence import child, workspaces
+
+    monkeypatch.setattr(child, "die_with_parent", lambda: None)
+    one = read_protocol(Path(__file__).parents[2] / "benchmarks" / "protocols" / "proving_ground.yaml", quick=True)
+    tiny = {"prepare": {"games": {"train": 60, "select": 4, "test": 8}}, "demonstrate": {"episodes": 60}, "actors": {"actor": {
+        "layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "mlp": 32, "tokens": 3000}, "small": {
+        "layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "mlp": 32, "tokens": 3000}}, "env": {"max_steps": 4, "options": {"idle_share": 1.0}}}
+    cell = replace(cells_of(one, ["scarce_replay"], {"scarce_replay": one.rules.arms["cope"].tune[0]})[0])
+    cell = replace(cell, differences=merged(cell.differences, tiny))
+    marks, world = {"refused": "benchmarks.evidence.marks:refused"}, tmp_path / "world"
+    write_json(world / "cell.json", {"kind": "world", "world": str(world), "params": run.dump_params(cell.world_params), "actor": "actor", "panels": ["test"], "marks": marks})
+    assert child.main(world) == 0 and read_json(world / "result.json")["panels"]["test"]["n"] == 8
+
+    def asked(name: str) -> Path:
+        write_json(tmp_path / name / "cell.json", {"kind": "cell", "world": str(world), "params": run.dump_params(cell.params), "panels": ["test"], "marks": marks})
+        return tmp_path / name
+
+    assert child.main(asked("whole")) == 0
+    with monkeypatch.context() as killed:
+        killed.setattr(child, "play", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            child.main(asked("killed"))
+    with monkeypatch.context() as learned:
+        learned.setattr(workspaces, "perform", lambda stage, _: pytest.fail(f"{stage.title} is run again"))
+        assert child.main(asked("killed")) == 0
+    first, again = (read_json(tmp_path / name / "result.json") for name in ("whole", "killed"))
+    assert {**first, "seconds": 0} == {**again, "seconds": 0}
+    panel = first["panels"]["test"]
+    assert len(panel["marks"]["solved"]) == len(panel["marks"]["refused"]) == len(panel["tasks"]) == 8
+    assert len(first["curve"]) == 2 and all("replayed_groups" in point and "forecast_targets" in point for point in first["curve"])

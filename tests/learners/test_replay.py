@@ -144,3 +144,13 @@ def test_no_other_term_wants_a_replayed_episode_or_counts_it(store: ReplayStore)
     (one,) = store.choose(tables({"a": [False]}, iteration=2)[0], own, own=1.0).sequences
     assert not own.wants(one) and one.n_reply == one.n_observation == 0 and not np.isin(one.role, [REPLY, OBSERVATION]).any()
     assert all(term.denominator([one]) == 0 for term in own.terms)
+
+
+def test_replaying_successes_beside_unfiltered_forecasts_is_refused_with_the_way_out() -> None:
+    from ratchet.errors import RatchetError
+    from ratchet.rendering import render_run
+
+    root, share = Path(__file__).parents[2], "evolve_online.forecast.replay.share=0.3"
+    assert render_run(root, None, [share])["evolve_online"]["forecast"]["replay"] == {"share": 0.3, "max_age": 3}
+    with pytest.raises(RatchetError, match=r"replay\.share: 0\.3 replays successes, and gate=all asks failures too; set gate to wins or mixed"):
+        render_run(root, None, [share, "evolve_online.forecast.gate=all"])
