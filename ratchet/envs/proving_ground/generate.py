@@ -49,8 +49,8 @@ def world_of(task_id: str, rooms: int, items: int, noise: int) -> World:
     draw = Random(f"house {house}")
     names = draw.sample(ROOMS, rooms)
     things = draw.sample(THINGS, items)
-    homes = [draw.randrange(rooms) for _ in things]
     draw = Random(f"order {house}-{order}-{kind}")
+    homes = [draw.randrange(rooms) for _ in things]  # of a day, not of a house: there is nothing about a house to learn by heart
     ordered = draw.sample(range(items), 2 if kind == "two" else 1)
     states = [draw.choice((PLAIN, FRAGILE, SOLD)) for _ in things]
     for at in ordered:
