@@ -100,7 +100,8 @@ def steps_ratio(reference: Curve, other: Curve) -> tuple[float, bool]:
     return round(needed / (others or float(other.env_steps[-1])), 3), others is not None
 
 
-def spread_of(values: Sequence[float]) -> float:
-    """p99 over median of gradient norms: how much longer the longest are than the usual ones."""
+def spread_of(values: Sequence[float]) -> float | None:
+    """p99 over median of gradient norms: how much longer the longest are than the usual ones; None where the usual one is 0."""
     found = np.asarray(values, float)
-    return round(float(np.quantile(found, 0.99) / np.median(found)), 3)
+    middle = float(np.median(found))
+    return round(float(np.quantile(found, 0.99)) / middle, 3) if middle else None

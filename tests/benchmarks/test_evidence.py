@@ -266,7 +266,7 @@ def test_steps_to_a_success_are_read_between_iterations() -> None:
 
 
 def test_the_spread_of_gradients_is_of_the_longest_over_the_usual() -> None:
-    assert spread_of([1.0] * 100) == 1.0 and spread_of([1.0] * 90 + [8.0] * 10) == 8.0
+    assert spread_of([1.0] * 100) == 1.0 and spread_of([1.0] * 90 + [8.0] * 10) == 8.0 and spread_of([0.0, 0.0, 1.0]) is None
 
 
 def test_pages_are_tables_and_curves_that_stand_alone(cell: Cell, tmp_path: Path) -> None:
