@@ -39,7 +39,7 @@ def hidden_states(model: Any, ids: Tensor, positions: Tensor, layout: Layout) ->
     """ids and positions [T] → [T, W] behind the last norm, under autocast too. `fusable(model)` has to hold."""
     inner, config = model.model, model.config
     heads, kv_heads, eps = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
-    x = F.embedding(ids, inner.embed_tokens.weight)
+    x = F.embedding(ids, inner.embed_tokens.weight, inner.embed_tokens.padding_idx)  # a pad has a value and no gradient
     cos, sin = (angles[0][:, None] for angles in inner.rotary_emb(x, positions[None]))
     size = cos.shape[-1]
     sin = torch.cat([-sin[..., : size // 2], sin[..., size // 2 :]], -1)

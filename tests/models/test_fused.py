@@ -27,7 +27,7 @@ def llama(kv_heads: int = 2) -> Any:
 def both(model: Any, autocast: bool) -> list[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
     """(hidden states, gradients) of the model's own pass and of the one in few operations."""
     generator = torch.Generator().manual_seed(2)
-    ids = torch.randint(3, 50, (1, sum(LENGTHS)), generator=generator)
+    ids = torch.randint(0, 50, (1, sum(LENGTHS)), generator=generator)  # the pad, which a policy may sample, among them
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
     weight = torch.randn(sum(LENGTHS), 32, generator=generator)
     ways = (
