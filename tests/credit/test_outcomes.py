@@ -12,7 +12,7 @@ from ratchet.credit.empg import empg, modulated
 from ratchet.credit.grpo import grpo
 from ratchet.credit.rloo import leave_one_out, rloo
 from ratchet.errors import RatchetError
-from ratchet.settings_online import PUBLISHED, Dapo, Empg
+from ratchet.settings_online import PUBLISHED, Dapo, Empg, Gigpo, Hgpo
 
 
 def batch(rewards: list[float], groups: list[str], n_steps: list[int], **known: Any) -> Batch:
@@ -103,3 +103,26 @@ def test_empg_leaves_a_step_without_a_token_out() -> None:
 def test_empg_without_entropies_says_what_to_do() -> None:
     with pytest.raises(RatchetError, match="empg needs the entropy of what is sampled"):
         empg(batch([1.0, 0.0], ["a", "a"], [2, 2], entropy=[np.full(2, np.nan)] * 2), PUBLISHED["empg"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Dapo(batches=10, overlong_buffer=0.5),
+        Gigpo(omega=2.0, gamma=0.95),
+        Gigpo(omega=1.0, gamma=0.5),
+        Hgpo(k=0, alpha=1.0, gamma=0.95),
+        Hgpo(k=2, alpha=0.0, gamma=0.95),
+        Hgpo(k=2, alpha=1.0, gamma=0.5),
+        Empg(k=2.0, k_next=1.0, zeta=0.05),
+        Empg(k=1.0, k_next=2.0, zeta=0.05),
+        Empg(k=1.0, k_next=1.0, zeta=0.1),
+    ],
+    ids=repr,
+)
+def test_every_option_of_an_estimator_changes_what_it_says(options: Any) -> None:
+    name = type(options).__name__.lower()
+    seen = [["a", "b", "c"], ["a", "b", "c", "d"], ["x", "b", "c", "d", "e"], ["a", "b"]]
+    one = batch([1.0, 1.0, 0.0, 0.0], ["g"] * 4, [3, 4, 5, 2], observations=seen, length=[70, 95, 60, 20])
+    told, otherwise = (np.concatenate(ESTIMATORS[name](one, own)[0]) for own in (PUBLISHED[name], options))
+    assert np.abs(told - otherwise).max() > 1e-3
