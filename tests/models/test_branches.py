@@ -113,6 +113,7 @@ def test_the_written_out_backward_pass_is_the_derivative() -> None:
     assert torch.autograd.gradcheck(lambda *given: branches._Blocks.apply(*given, layout.blocks, size, 0.7), inputs)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_is_given_the_same_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
