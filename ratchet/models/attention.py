@@ -20,6 +20,7 @@ from torch import Tensor
 NAME = "ratchet"
 GROWTH = 256  # positions
 SMALLEST = 8  # rows and tokens of a call: below it fp32 results change bits with their number, so smaller calls are filled up
+WASTE = 1.25  # so many times the rows that read may be computed, where that saves the copy of their keys and values
 SCORES = 1 << 21  # query positions × keys of rows that are read together: scores take as many numbers, times the heads
 
 
@@ -95,13 +96,14 @@ class _BackInFloat(torch.autograd.Function):
 class _Group:
     """Rows of a call with about equally many new tokens, laid out as [g, n] for the products of queries and keys alone."""
 
-    rows: Tensor | None  # [g] rows of the cache; None: its first g rows, which are then read where they lie
+    rows: Tensor | slice  # [g] rows of the cache; those of a slice are read where they lie
     count: int  # g
     picked: Tensor | None  # [g·n] index into the T packed tokens, any where a row is shorter; None: they lie in this order
     kept: Tensor  # [t] index into the g·n laid-out positions of the group's t tokens
     into: Tensor  # [t] which of the T packed tokens they are
     visible: int  # keys that any query of the group may see
-    bias: Tensor  # [g, 1, n, visible] 0 or −inf
+    shown: int  # keys that every query of the group sees
+    bias: Tensor  # [g, 1, n, visible − shown] 0 or −inf
 
 
 @dataclass
@@ -161,10 +163,11 @@ class SlotCache:
     def _front(self, rows: np.ndarray, start: np.ndarray, device: torch.device | str) -> _Group:
         """One token in each of the cache's first rows."""
         count = max(len(rows), min(SMALLEST, self.slots))
-        at, picked = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        at, picked = np.full(count, start.min()), np.zeros(count, np.int64)
         at[rows], picked[rows] = start, np.arange(len(rows))
         in_order = count == len(rows) and bool((picked == np.arange(count)).all())
-        return self._group(None, at[:, None], None if in_order else picked, rows, np.arange(len(rows)), int(start.max()) + 1, device)
+        kept = np.arange(len(rows))
+        return self._group(slice(count), at[:, None], None if in_order else picked, rows, kept, int(start.max()) + 1, device)
 
     def _grouped(
         self, rows: np.ndarray, start: np.ndarray, sizes: np.ndarray, offsets: np.ndarray, device: torch.device | str
@@ -173,34 +176,35 @@ class SlotCache:
         kinds = np.ceil(np.log2(np.maximum(sizes, 8))).astype(int)
         for kind in np.unique(kinds):
             alike = np.flatnonzero(kinds == kind)
+            alike = alike[np.argsort(rows[alike])]
             width, longest = int(sizes[alike].max()), int((start + sizes)[alike].max())
             piece = max(SMALLEST, SCORES // (width * longest))
             for first in range(0, len(alike), piece):
                 chosen = alike[first : first + piece]
+                where, place = self._rows(rows[chosen])
+                count = len(where) if isinstance(where, np.ndarray) else where.stop - where.start
                 inside = np.arange(width)[None, :] < sizes[chosen, None]
-                picked = np.where(inside, offsets[chosen, None] + np.arange(width)[None, :], 0)
-                at = start[chosen, None] + np.arange(width)[None, :]
-                filled = self._filled(rows[chosen])
-                more = len(filled) - len(chosen)
-                yield self._group(
-                    filled,
-                    np.concatenate([at, np.zeros((more, width), np.int64)]),
-                    np.concatenate([picked.ravel(), np.zeros(more * width, np.int64)]),
-                    np.flatnonzero(inside.ravel()),
-                    picked[inside],
-                    int((start + sizes)[chosen].max()),
-                    device,
-                )
+                picked, at = np.zeros((count, width), np.int64), np.full((count, width), start[chosen].min())
+                picked[place] = np.where(inside, offsets[chosen, None] + np.arange(width)[None, :], 0)
+                at[place] = start[chosen, None] + np.arange(width)[None, :]
+                kept = (place[:, None] * width + np.arange(width)[None, :])[inside]
+                yield self._group(where, at, picked.ravel(), kept, picked[place][inside], int((start + sizes)[chosen].max()), device)
 
-    def _filled(self, rows: np.ndarray) -> np.ndarray:
-        """At least SMALLEST different rows, the given ones first; the others are computed for nothing."""
-        if len(rows) >= SMALLEST:
-            return rows
-        return np.concatenate([rows, np.setdiff1d(np.arange(self.slots), rows)[: SMALLEST - len(rows)]])
+    def _rows(self, rows: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray]:
+        """(rows of the cache to compute, at least SMALLEST; where the given ones, sorted, are among them). Rows that lie about together
+        are a slice, whose keys are not copied; what lies between them is computed for nothing."""
+        first, end = int(rows[0]), int(rows[-1]) + 1
+        if end - first < SMALLEST:
+            first = max(0, min(first, self.slots - SMALLEST))
+            end = min(first + SMALLEST, self.slots)
+        if end - first <= max(SMALLEST, WASTE * len(rows)):
+            return slice(first, end), rows - first
+        filling = np.setdiff1d(np.arange(self.slots), rows)[: max(0, SMALLEST - len(rows))]
+        return np.concatenate([rows, filling]), np.arange(len(rows))
 
     def _group(
         self,
-        rows: np.ndarray | None,
+        rows: np.ndarray | slice,
         at: np.ndarray,
         picked: np.ndarray | None,
         kept: np.ndarray,
@@ -211,11 +215,11 @@ class SlotCache:
         def tensor(values: np.ndarray) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
-        hidden = torch.arange(visible, device=device)[None, None, None, :] > tensor(at)[:, None, :, None]
+        shown = int(at.min()) + 1
+        hidden = torch.arange(shown, visible, device=device)[None, None, None, :] > tensor(at)[:, None, :, None]
         bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, float("-inf"))
-        return _Group(
-            None if rows is None else tensor(rows), len(at), None if picked is None else tensor(picked), tensor(kept), tensor(into), visible, bias
-        )
+        where = rows if isinstance(rows, slice) else tensor(rows)
+        return _Group(where, len(at), None if picked is None else tensor(picked), tensor(kept), tensor(into), visible, shown, bias)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, H, T, D], key and value [1, K, T, D] → [1, T, H, D]; writes the new keys and values first."""
@@ -235,13 +239,13 @@ class SlotCache:
     def _product(self, layer: int, group: _Group, query: Tensor, kv_heads: int) -> Tensor:
         """query [H, g·n, D], scaled → [g·n, H, D]."""
         heads, _, size = query.shape
-        rows = slice(group.count) if group.rows is None else group.rows
-        seen_k, seen_v = self.keys[layer][rows, ..., : group.visible], self.values[layer][rows, :, : group.visible]
+        seen_k, seen_v = self.keys[layer][group.rows, ..., : group.visible], self.values[layer][group.rows, :, : group.visible]
         # The G query heads of a key head become further query rows: keys are read once, never repeated.
         shape = (kv_heads, heads // kv_heads, group.count, -1, size)
         grouped = query.view(shape).permute(2, 0, 1, 3, 4).reshape(group.count, kv_heads, -1, size)
         scores = torch.matmul(grouped, seen_k)
-        scores = scores.view(group.count, kv_heads, heads // kv_heads, -1, group.visible).add_(group.bias[:, :, None])
+        scores = scores.view(group.count, kv_heads, heads // kv_heads, -1, group.visible)
+        scores[..., group.shown :].add_(group.bias[:, :, None])
         weights = torch.softmax(scores, -1).to(seen_v.dtype).view(group.count, kv_heads, -1, group.visible)
         mixed = torch.matmul(weights, seen_v).view(group.count, kv_heads, heads // kv_heads, -1, size)
         return mixed.permute(0, 3, 1, 2, 4).reshape(-1, heads, size)

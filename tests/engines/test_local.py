@@ -113,7 +113,7 @@ def test_rows_that_decode_lie_at_the_front_and_nothing_is_lost_when_rows_change_
     for called in ((15, 9, 12), (1, 15), (14, 13, 12, 11, 10, 9, 8, 7, 6, 5), (0,), tuple(range(16))):
         played.turn({slot: text(rng, 1, 6) for slot in called}, 6)
         assert sorted(played.engine.cache.row) == list(range(16))
-        assert all(played.engine.cache.groups[0].rows is None for _ in called), "decoding copies no keys"
+        assert isinstance(played.engine.cache.groups[0].rows, slice), "decoding copies no keys"
     for slot in range(16):
         played.check(slot)
 
