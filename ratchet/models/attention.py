@@ -19,6 +19,7 @@ from torch import Tensor
 
 NAME = "ratchet"
 GROWTH = 256  # positions
+SIMILAR = 0.75  # of the longest segment of a group
 SMALLEST = 8  # rows and tokens of a call: below it fp32 results change bits with their number, so smaller calls are filled up
 WASTE = 1.25  # so many times the rows that read may be computed, where that saves the copy of their keys and values
 SCORES = 1 << 21  # query positions × keys of rows that are read together: scores take as many numbers, times the heads
@@ -32,35 +33,54 @@ class Packed:
     [S, L] rows for the product alone, and every linear layer sees only real tokens.
     """
 
-    rows: Tensor  # [S, L] index into the T packed tokens; 0 where a row is shorter than L
-    back: Tensor  # [T] index into the S·L laid-out positions
+    rows: list[Tensor]  # [S, L] each, segments of similar lengths: index into the T packed tokens; 0 where a row is shorter than L
+    back: Tensor  # [T] index into the laid-out positions of all of them
 
     @classmethod
     def of(cls, lengths: list[int], device: torch.device | str = "cpu") -> Packed:
-        longest = max(lengths)
-        size = torch.tensor(lengths)
-        start = torch.cumsum(size, 0) - size
-        place = torch.arange(longest)
-        inside = place[None, :] < size[:, None]
-        rows = torch.where(inside, start[:, None] + place[None, :], 0)
-        back = torch.nonzero(inside.flatten(), as_tuple=False).flatten()
-        return cls(rows.to(device), back.to(device))
+        size = np.array(lengths)
+        start = np.cumsum(size) - size
+        rows, back, laid = [], np.empty(int(size.sum()), np.int64), 0
+        for alike in _of_similar_length(size):
+            place = np.arange(size[alike].max())
+            inside = place[None, :] < size[alike, None]
+            index = np.where(inside, start[alike, None] + place[None, :], 0)
+            back[index[inside]] = laid + np.flatnonzero(inside)
+            rows.append(torch.from_numpy(index).to(device))
+            laid += index.size
+        return cls(rows, torch.from_numpy(back).to(device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, H, T, D], key and value [1, K, T, D] → [1, T, H, D]."""
-        segments, longest = self.rows.shape
-        heads, kv_heads, size = query.shape[1], key.shape[1], query.shape[-1]
+        heads, size = query.shape[1], query.shape[-1]
+        mixed = [self._product(rows, query, key, value, scale) for rows in self.rows]
+        laid = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+        return laid.index_select(0, self.back).view(1, -1, heads, size)
+
+    @staticmethod
+    def _product(rows: Tensor, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """[S·L, H·D] of the segments in `rows`."""
+        (segments, longest), heads, kv_heads, size = rows.shape, query.shape[1], key.shape[1], query.shape[-1]
 
         def lay_out(packed: Tensor) -> Tensor:  # [1, h, T, D] → [S, h, L, D]
-            picked = packed[0].index_select(1, self.rows.flatten())
+            picked = packed[0].index_select(1, rows.flatten())
             return picked.view(-1, segments, longest, size).transpose(0, 1)
 
         laid_q, laid_k, laid_v = lay_out(query), lay_out(key), lay_out(value)
         if kv_heads != heads:
             laid_k = laid_k.repeat_interleave(heads // kv_heads, dim=1)
             laid_v = laid_v.repeat_interleave(heads // kv_heads, dim=1)
-        out = _causal(laid_q, laid_k, laid_v, scale)
-        return out.transpose(1, 2).reshape(-1, heads * size).index_select(0, self.back).view(1, -1, heads, size)
+        return _causal(laid_q, laid_k, laid_v, scale).transpose(1, 2).reshape(-1, heads * size)
+
+
+def _of_similar_length(size: np.ndarray) -> Iterator[np.ndarray]:
+    """The segments in groups, longest first, none shorter than SIMILAR of its group's longest: a product is as wide as that one is long,
+    and costs its square."""
+    order = np.argsort(-size, kind="stable")
+    while len(order):
+        alike = size[order] >= SIMILAR * size[order[0]]
+        yield order[alike]
+        order = order[~alike]
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

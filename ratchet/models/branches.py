@@ -103,7 +103,7 @@ class Branched:
         place = np.concatenate([own, np.repeat(points, sizes) + 1 + within])
         branch = np.concatenate([np.full(len(own), -1), np.repeat(np.arange(len(runs)), sizes)])
         at = np.concatenate([own, np.repeat(points, sizes)])
-        device = self.trunk.rows.device
+        device = self.trunk.back.device
         return tuple(torch.from_numpy(values).to(device) for values in (segment, place, branch, at))  # type: ignore[return-value]
 
     @cached_property
@@ -114,7 +114,7 @@ class Branched:
         total = self.tokens + sum(run.size for run in self.runs)
         sees, first = _sees(*self._places), self.tokens
         return create_block_mask(
-            lambda b, h, q, k: sees(b, h, q + first, k), None, None, total - first, total, device=self.trunk.rows.device
+            lambda b, h, q, k: sees(b, h, q + first, k), None, None, total - first, total, device=self.trunk.back.device
         )
 
 

@@ -65,3 +65,10 @@ def test_attention_in_bfloat16_goes_back_in_float32() -> None:
     for one, other in zip(exact, mixed, strict=True):
         assert other.dtype == torch.bfloat16
         torch.testing.assert_close(one.float(), other.float(), atol=0.03 * float(one.float().abs().max()), rtol=0)
+
+
+def test_segments_of_unlike_lengths_are_multiplied_apart() -> None:
+    layout = Packed.of([10, 100, 9, 80])
+    assert [tuple(rows.shape) for rows in layout.rows] == [(2, 100), (2, 10)]
+    tokens = torch.cat([rows.flatten() for rows in layout.rows])
+    assert torch.equal(tokens[layout.back], torch.arange(199)), "every token finds its place again"
