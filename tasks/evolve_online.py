@@ -74,7 +74,7 @@ class _Online:
             SuccessLikelihood(own.success_sft.weight),
             Forecast(own.forecast.weight),
         ]
-        model = load_model(self.start)
+        model = load_model(self.start, light=True)
         self.forecaster = forecaster_of(stage, self.start, model)
         self.learner = ActorLearner(
             model,
@@ -91,7 +91,7 @@ class _Online:
         self.reference = None
         if own.kl_weight:
             self.reference = ActorLearner(
-                load_model(self.start), terms[:1], optimizer="adamw", batch_tokens=own.batch_tokens, max_grad_norm=1.0, temperature=own.temperature
+                load_model(self.start, light=True), terms[:1], optimizer="adamw", batch_tokens=own.batch_tokens, max_grad_norm=1.0, temperature=own.temperature
             )
         self.rollouts = Rollouts(stage, read_panel(stage.path("data/panels/train.json")).tasks)
         self.curve: list[dict[str, Any]] = []

@@ -24,6 +24,7 @@ from torch import Tensor
 from ratchet.errors import RatchetError
 from ratchet.models.attention import NAME, Packed
 from ratchet.models.parts import TOLERANCE, decoder, head
+from ratchet.models.plain import PlainLlama
 
 LEAST = -60.0
 ROWS = 64  # branch tokens of a block, at least: fewer read fewer keys for nothing, more cost fewer calls (benchmarks/forecast.py)
@@ -131,6 +132,8 @@ def attend_eager(layout: Branched, query: Tensor, key: Tensor, value: Tensor, sc
 def check_takes_branches(model: Any, where: str, way_out: str) -> None:
     """Raises RatchetError, naming `where` and the setting `way_out`, unless the model computes a branch as it computes the same tokens
     in a sequence of their own."""
+    if isinstance(model, PlainLlama):
+        return
     config = model.config.get_text_config()
     named = {
         "a sliding window": getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True),

@@ -10,6 +10,7 @@ import torch
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_files, write_json
 from ratchet.models import attention, parts
+from ratchet.models.plain import load_plain
 
 WEIGHTS = "model.safetensors"
 COMPANIONS = (  # what belongs to a version and is no weight: tokenizer, chat template, stop tokens, where a base model comes from
@@ -51,21 +52,24 @@ def from_scratch(
     return model.float()
 
 
-def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """A causal LM of a Hugging Face folder with our attention, its dropout off.
+def load_model(folder: Path, dtype: torch.dtype = torch.float32, *, light: bool = False) -> Any:
+    """A causal LM of a Hugging Face folder with our attention, its dropout off. `light`: where it is a small plain Llama, its weights
+    alone (ratchet/models/plain.py), for engine and learner; it has no `generate` and takes no padding.
 
     Raises RatchetError where weights or config are missing, and for an architecture that our attention does not compute.
     """
+    if not (folder / "config.json").is_file():
+        raise RatchetError(f"{folder}: no config.json; give a Hugging Face model folder")
+    if not any(folder.glob("*.safetensors")):
+        raise RatchetError(f"{folder}: no weights (*.safetensors); export the model with save_pretrained, or give another folder")
+    if light and dtype == torch.float32 and (plain := load_plain(folder)) is not None:
+        return plain
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     attention.register()
-    if not (folder / "config.json").is_file():
-        raise RatchetError(f"{folder}: no config.json; give a Hugging Face model folder")
-    if not any(folder.glob("*.safetensors")):
-        raise RatchetError(f"{folder}: no weights (*.safetensors); export the model with save_pretrained, or give another folder")
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             str(folder), local_files_only=True, dtype=dtype, attn_implementation=attention.NAME, output_loading_info=True

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-MOST = 50_000_000  # parameters; above, the products dominate, and the weights laid together are no longer small
+from ratchet.models.plain import MOST, PlainLlama
+
 ROPES = ("default", "linear", "llama3")  # kinds of rotary positions whose angles depend on the position alone
 
 
@@ -26,6 +27,8 @@ class Layout(Protocol):
 
 def fusable(model: Any) -> bool:
     """Whether this is a plain Llama in float32, small enough for fewer operations to pay."""
+    if isinstance(model, PlainLlama):
+        return True
     from transformers import LlamaForCausalLM
 
     if type(model) is not LlamaForCausalLM or model.dtype != torch.float32 or sum(p.numel() for p in model.parameters()) > MOST:

@@ -38,7 +38,7 @@ class ModelSpec:
 
         template = load_template(self.folder, self.action_format)
         if model is None:
-            model = load_model(self.folder)
+            model = load_model(self.folder, light=True)
             if self.weights is not None:
                 lay_weights(self.weights, model)
         engine = LocalEngine(model, slots=self.rows, length=self.max_tokens, end=template.ends, pad=template.pad)

@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends its players
     channel = Channel(socket.socket(fileno=int(arguments[0])))
     import torch
-    from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: F401 - takes seconds, so before the first order comes
+    from transformers import PreTrainedTokenizerFast  # noqa: F401 - what takes seconds is imported before the first order comes
 
     import ratchet.engines.local  # noqa: F401
 

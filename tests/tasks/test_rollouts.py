@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ratchet.errors import RatchetError
-from ratchet.policies.language_model import LanguageModelPolicy
+from ratchet.policies.language_model import LanguageModelPolicy, ModelSpec
 from ratchet.rollout.players import Players
 from tests.tasks.conftest import run_stage
 
@@ -51,32 +51,30 @@ def test_two_shards_in_turns_are_the_same_bytes_as_one_after_the_other(copy: Pat
     assert sorted(twins) == ["actor", "small"], "models alternate; an expert and a random walk have nothing to do meanwhile"
 
 
-def test_players_side_by_side_make_the_same_bytes_as_one_process_also_while_the_model_learns(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, orders = [], []
-    send = Players.play
-    monkeypatch.setattr(Players, "play", lambda self, shards, spec, *rest: orders.append(spec.version) or send(self, shards, spec, *rest))
-    for players in (1, 2):
-        harvest = played(copy, players=players)
-        run_stage(copy, "evolve_online", "1")
-        weights = digests(copy / "models/rounds/1/candidates/iter-002")["model.safetensors"]  # its card holds a hash of all settings
-        found.append([harvest, digests(copy / "data/rounds/1/online"), weights])
-    assert found[0] == found[1]
-    assert len(orders) == 4 and [version.partition("+")[2] for version in orders[2:]] == ["1.0", "1.1"], "two models, then each iteration's weights"
+def test_players_side_by_side_make_the_bytes_of_one_process_also_after_one_was_killed_and_while_the_model_learns(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = [played(copy, players=1), learned(copy)]
+    whole, versions = Players.play, list[str]()
 
-
-def test_a_player_that_is_killed_ends_the_stage_with_what_to_do_and_what_was_played_is_kept(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_settings(copy, players=2)
-    whole = Players.play
-
-    def one_dies(self: Players, *arguments: object, **named: object) -> object:
-        for number, one in enumerate(whole(self, *arguments, **named)):
+    def noting(self: Players, shards: object, spec: ModelSpec, *rest: object) -> object:
+        versions.append(spec.version.partition("+")[2])
+        for number, one in enumerate(whole(self, shards, spec, *rest)):
             yield one
-            if number == 0:
+            if number == 0 and len(versions) == 1:
                 os.kill(self.processes[0].popen.pid, signal.SIGKILL)
 
-    with monkeypatch.context() as patched, pytest.raises(RatchetError, match=r"ended \(signal 9\).*lower env.players.*--resume"):
-        patched.setattr(Players, "play", one_dies)
-        run_stage(copy, "harvest", "1")
+    monkeypatch.setattr(Players, "play", noting)
+    with pytest.raises(RatchetError, match=r"ended \(signal 9\).*lower env.players.*--resume"):
+        played(copy, players=2)
     kept = {path.name for path in copy.glob(".ratchet/scratch/harvest@1/*/parts/*.parquet")}
-    assert any(name.startswith("actor-") for name in kept)
-    assert played(copy, players=2) == played(copy, players=1)
+    assert any(name.startswith("actor-") for name in kept), "what was played is kept"
+    assert [played(copy, players=2), learned(copy)] == plain
+    assert versions[-2:] == ["1.0", "1.1"], "each iteration's own weights"
+
+
+def learned(folder: Path) -> tuple[dict[str, str], str]:
+    """Digests of the online round's episodes and of its last candidate's weights; its card holds a hash of all settings."""
+    run_stage(folder, "evolve_online", "1")
+    weights = digests(folder / "models/rounds/1/candidates/iter-002")["model.safetensors"]
+    return digests(folder / "data/rounds/1/online"), weights
