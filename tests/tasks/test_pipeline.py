@@ -19,7 +19,7 @@ from ratchet.errors import RatchetError
 from ratchet.evaluation.compare import compare
 from ratchet.settings import dump_params, load, render_params
 from tasks.common import Stage
-from tests.tasks.conftest import CHECKOUT, THREADS, lay, order, run_all, run_stage
+from tests.tasks.conftest import CHECKOUT, THREADS, lay, order, run_stage
 
 OUTS = ("data", "models", "reports")
 
@@ -50,9 +50,12 @@ def test_every_stage_wrote_what_dvc_yaml_says_and_left_no_scratch(finished: Path
 
 
 def test_the_same_params_give_the_same_bytes_with_more_environment_workers_too(finished: Path, tmp_path: Path) -> None:
-    again = run_all(lay(tmp_path / "again", "env.workers=3"))
+    again = lay(tmp_path / "again", "env.workers=3")
+    for name, key in order(again)[: order(again).index(("decide", "1")) + 1]:  # a second round does nothing else
+        run_stage(again, name, key)
     first, second = digests(finished), digests(again)
-    differ = {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)}
+    assert any(path.startswith("models/rounds/1/champion/") for path in second)
+    differ = {path for path in second if first.get(path) != second[path]}
     # workers is a setting, so the hash of params on the cards and the settings on the page differ; nothing else may
     assert all(path.endswith(("ratchet.json", "report.json", "report.html")) for path in differ), sorted(differ)
 
