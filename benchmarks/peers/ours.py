@@ -15,7 +15,6 @@ import pyarrow as pa
 from benchmarks.peers.spec import Iteration, peak_mb
 from benchmarks.peers.world import next_tasks, tasks_of
 from ratchet.clock import CLOCK
-from ratchet.engines.local import LocalEngine
 from ratchet.envs.base import Task, Turn
 from ratchet.envs.pool import EnvPool
 from ratchet.episodes.template import Template, load_template
@@ -43,16 +42,7 @@ class AnyTextSpec(ModelSpec):
             model = load_model(self.folder / "model")
         if self.weights is not None:
             lay_weights(self.weights, model)
-        engine = LocalEngine(model, slots=self.rows, length=self.max_tokens, end=template.ends, pad=template.pad)
-        return AnyText(
-            engine,
-            template,
-            policy_id=self.policy_id,
-            version=self.version,
-            temperature=self.temperature,
-            max_tokens=self.max_tokens,
-            max_reply_tokens=self.max_reply_tokens,
-        )
+        return self.made(AnyText, model, template)
 
 
 class AnyText(LanguageModelPolicy):
@@ -93,16 +83,7 @@ def rollout(
     model: Any, template: Template, pool: EnvPool, tasks: Sequence[Task], spec: Iteration, iteration: int
 ) -> tuple[pa.Table, pa.Table, list[float]]:
     """(episodes, steps, when each turn began), played in this process, all rows at once."""
-    engine = LocalEngine(model, slots=spec.episodes, length=spec.tokens + 1, end=template.ends, pad=template.pad)
-    policy = AnyText(
-        engine,
-        template,
-        policy_id="actor",
-        version=str(iteration),
-        temperature=1.0,
-        max_tokens=spec.tokens + 1,
-        max_reply_tokens=spec.write,
-    )
+    policy = spec_of(spec, spec.episodes, iteration).made(AnyText, model, template)
     episodes, steps = play(jobs_of(tasks, spec, iteration), policy, pool, max_steps=spec.turns, rows=spec.episodes)
     return episodes, steps, policy.began
 

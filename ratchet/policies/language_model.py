@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from ratchet.envs.base import Task, Turn
 from ratchet.episodes.template import Template
 from ratchet.policies.base import Reply
 from ratchet.rollout.noise import episode_key
+
+P = TypeVar("P", bound="LanguageModelPolicy")
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,6 @@ class ModelSpec:
 
     def policy(self, model: Any = None) -> LanguageModelPolicy:
         """`model` takes the place of the one in `folder`, whose tokenizer is used all the same."""
-        from ratchet.engines.local import LocalEngine
         from ratchet.episodes.template import load_template
         from ratchet.models.build import lay_weights, load_model
 
@@ -41,9 +42,14 @@ class ModelSpec:
             model = load_model(self.folder, light=True)
             if self.weights is not None:
                 lay_weights(self.weights, model)
-        engine = LocalEngine(model, slots=self.rows, length=self.max_tokens, end=template.ends, pad=template.pad)
-        policy = LanguageModelPolicy(
-            engine,
+        return self.made(LanguageModelPolicy, model, template)
+
+    def made(self, kind: type[P], model: Any, template: Template) -> P:
+        """A policy of this kind that plays `model`."""
+        from ratchet.engines.local import LocalEngine
+
+        policy = kind(
+            LocalEngine(model, slots=self.rows, length=self.max_tokens, end=template.ends, pad=template.pad),
             template,
             policy_id=self.policy_id,
             version=self.version,
