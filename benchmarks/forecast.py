@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -17,11 +16,10 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.common import machine, write
 from benchmarks.forecast_run import ALL, GRPO, PER_STEP, SAMPLED, Work, in_process
+from benchmarks.peers import command
 from benchmarks.peers.figures import summary
 from benchmarks.peers.make import FIVE_MILLION, ONE_MILLION, TINY, Shape, make_world
-from ratchet.errors import RatchetError
 
 ABOUT = """\
 Measures updates and whole iterations of GRPO with and without the forecast term (K = 2: at a point of an episode the next three actions
@@ -147,21 +145,8 @@ def run(size: Size, console: Console) -> tuple[dict[str, float], dict[str, Any]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/forecast.json"), metavar="PATH", help="where the result goes")
-    parser.add_argument("--quick", action="store_true", help="a tiny model and few episodes: shows that it works, not how fast anything is")
-    options = parser.parse_args()
-    console, before = Console(stderr=True), machine()
-    try:
-        figures, told = run(QUICK if options.quick else FULL, console)
-    except RatchetError as error:
-        console.print(str(error), markup=False)
-        return 2
-    command = "python benchmarks/forecast.py" + (" --quick" if options.quick else "")
-    write(options.json, figures, command, PACKAGES, measured_on=before, **told)
-    for name, value in figures.items():
-        console.print(f"{name:32}{value:>12,}")
-    return 0
+    quick = "a tiny model and few episodes: shows that it works, not how fast anything is"
+    return command.main("forecast", ABOUT, EXAMPLES, quick, PACKAGES, lambda is_quick, console: run(QUICK if is_quick else FULL, console))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -12,8 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.spec import CHECKOUT, MARK, Iteration, peak_mb, resident_mb
-from ratchet.errors import RatchetError
+from benchmarks.peers.spec import MARK, Iteration, peak_mb, resident_mb, result_of
 
 GRPO, SAMPLED, ALL, PER_STEP = "grpo", "two prefixes", "every prefix", "a pass a prefix"
 PREFIXES: dict[str, Any] = {SAMPLED: 2, ALL: "all", PER_STEP: "all"}
@@ -37,12 +34,7 @@ class Work:
 def in_process(work: Work) -> Any:
     """Measures in a new process. Raises RatchetError with the end of what it said where it fails."""
     command = [sys.executable, "-m", "benchmarks.forecast_run", json.dumps(asdict(work))]
-    done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    if done.returncode or not lines:
-        end = "\n".join((done.stderr or done.stdout).splitlines()[-12:])
-        raise RatchetError(f"the process that measures {work.what} ended with {done.returncode}; its last lines:\n{end}")
-    return json.loads(lines[-1][len(MARK) :])
+    return result_of(command, {"HF_HUB_OFFLINE": "1"}, f"the process that measures {work.what}")
 
 
 def batch_of(work: Work, vocab: int, seed: int) -> tuple[list[Any], list[str], Any]:

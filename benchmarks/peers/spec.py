@@ -112,11 +112,16 @@ def in_process(side: str, spec: Any) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.peers.child", side, type(spec).__name__, json.dumps(asdict(spec))]
     quiet = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}  # as stages run (flows/quiet.py); the peer gains from it as well
     quiet |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **quiet}, capture_output=True, text=True)
+    return result_of(command, quiet, f"the measuring process for {side}")
+
+
+def result_of(command: list[str], environment: dict[str, str], what: str) -> Any:
+    """What a measuring process prints behind MARK. Raises RatchetError, naming `what` it is, with the end of what it said where it fails."""
+    done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **environment}, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     if done.returncode or not lines:
         end = "\n".join((done.stderr or done.stdout).splitlines()[-12:])
-        raise RatchetError(f"the measuring process for {side} ended with {done.returncode}; its last lines:\n{end}")
+        raise RatchetError(f"{what} ended with {done.returncode}; its last lines:\n{end}")
     return json.loads(lines[-1][len(MARK) :])
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ratchet.episodes.schema import rows_of
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -57,9 +59,9 @@ def batch_of(rows: Sequence[dict[str, Any]], steps: pa.Table, *, reward: str, ma
     `reward: solved` puts the verified outcome on the last action; `score` gives each action what it added to the benchmark's graded
     score (a negative score counts as 0), so that a reward at any step reaches the estimator.
     """
-    places = _places(steps)
+    places = rows_of(steps.column("episode_id").to_pylist())
     spans = [places[row["episode_id"]] for row in rows]
-    rewards = [float(row["solved"]) if reward == "solved" else float(row["score"]) for row in rows]
+    rewards = [float(row[reward]) for row in rows]
     observations = steps.column("observation").to_pylist()
     entropy, replied = _means(steps, "entropy"), _lengths(steps, "reply_ids")
     tokens = np.concatenate([[0], np.cumsum(_lengths(steps, "prompt_ids") + replied)])
@@ -78,14 +80,6 @@ def batch_of(rows: Sequence[dict[str, Any]], steps: pa.Table, *, reward: str, ma
         truncated=[bool(row["truncated"]) for row in rows],
         stratum=[row["stratum"] or "" for row in rows],
     )
-
-
-def _places(steps: pa.Table) -> dict[str, range]:
-    """The rows of each episode."""
-    found: dict[str, range] = {}
-    for place, one in enumerate(steps.column("episode_id").to_pylist()):
-        found[one] = range(found[one].start if one in found else place, place + 1)
-    return found
 
 
 def _step_rewards(reward: float, span: range, scores: np.ndarray | None) -> np.ndarray:

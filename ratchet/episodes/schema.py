@@ -7,6 +7,8 @@ beginning of the sequence and the first observation), so an episode's sequence i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 SCHEMA_VERSION = 1
@@ -93,3 +95,11 @@ OUTCOMES = pa.schema(
 )
 
 KINDS = {"episodes": EPISODES, "steps": STEPS, "labels": LABELS, "outcomes": OUTCOMES}
+
+
+def rows_of(episode_ids: Iterable[str]) -> dict[str, range]:
+    """The rows of each episode, given the ids of a table's rows, in which those of one episode are neighbours."""
+    found: dict[str, range] = {}
+    for row, one in enumerate(episode_ids):
+        found[one] = range(found[one].start if one in found else row, row + 1)
+    return found

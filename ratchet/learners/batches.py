@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from ratchet.episodes.schema import rows_of
 from ratchet.models.attention import Packed
 from ratchet.models.branches import Branched, Run
 
@@ -94,14 +95,6 @@ def sequences_of(steps: pa.Table, advantages: dict[str, np.ndarray] | None = Non
     places = rows_of(ids)
     wanted = list(places) if episode_ids is None else [one for one in episode_ids if one in places]
     return [_sequence(one, places[one], prompt, reply, logprobs, None if advantages is None else advantages[one]) for one in wanted]
-
-
-def rows_of(episode_ids: Iterable[str]) -> dict[str, range]:
-    """The rows of each episode, given the ids of a table's rows, in which those of one episode are neighbours."""
-    found: dict[str, range] = {}
-    for row, one in enumerate(episode_ids):
-        found[one] = range(found[one].start if one in found else row, row + 1)
-    return found
 
 
 def lists(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from ratchet.episodes.schema import rows_of
 from ratchet.episodes.spans import action_ids
 from ratchet.episodes.template import SPECIAL_TOKENS, Template
-from ratchet.learners.batches import FORECAST, PROMPT, Branch, Sequence, lists, rows_of
+from ratchet.learners.batches import FORECAST, PROMPT, Branch, Sequence, lists
 from ratchet.learners.strata import stratum_factors
 from ratchet.rollout.noise import episode_key, uniforms
 

@@ -10,9 +10,8 @@ import torch
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_files, write_json
 from ratchet.models import attention, parts
-from ratchet.models.plain import load_plain
+from ratchet.models.plain import WEIGHTS, load_plain
 
-WEIGHTS = "model.safetensors"
 COMPANIONS = (  # what belongs to a version and is no weight: tokenizer, chat template, stop tokens, where a base model comes from
     "tokenizer.json",
     "tokenizer_config.json",
