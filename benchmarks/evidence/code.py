@@ -12,7 +12,7 @@ from ratchet.files import sha256_json
 
 FOLDERS = ("credit", "engines", "episodes", "learners", "losses", "models", "policies", "rollout")
 FILES = ("ratchet/envs/base.py", "ratchet/envs/pool.py", "ratchet/envs/worker.py")
-STAGES = ("demonstrate", "evaluate", "evolve_online", "parts", "prepare", "rollouts", "warm_start")
+STAGES = ("demonstrate", "evaluate", "evolve_online", "forecasts", "online_rollouts", "parts", "prepare", "replays", "rollouts", "warm_start")
 
 
 def code_version(environment: Iterable[Path]) -> str:
