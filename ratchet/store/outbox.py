@@ -1,4 +1,8 @@
-"""Events that must go out once, as files: written first, delivered when somebody listens, kept until then."""
+"""Events that must go out once, as files: written first, delivered when somebody listens, kept until then.
+
+`.ratchet/outbox/ID.json` waits, `delivered/ID.json` was taken by Prefect's API, and `alerts/ID.json` says of each receiver of alerts
+(monitoring/alerts.py) what became of it there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_json, write_json
 from ratchet.store.locks import locked
 
-KINDS = ("check.failed", "drift.detected", "model.promoted", "model.kept", "model.regression", "model.rolled_back", "stage.failed")
+KINDS = (
+    "check.failed", "drift.detected", "model.promoted", "model.kept", "model.regression", "model.rolled_back", "stage.failed", "approval.needed",
+)  # fmt: skip
+HANDED, SENT, FAILED, MUTED = "handed", "sent", "failed", "muted"  # states of a delivery
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,21 @@ class Event:
     def id(self) -> str:
         """16 hex over all but the clock: the same thing happening once is one id, however often it is seen."""
         return sha256_json({key: value for key, value in asdict(self).items() if key != "at"})[:16]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of an event at one receiver of alerts. `state`: `handed` to Prefect's automation, whose answer is not known yet;
+    `sent`, the receiver took it; `failed`, it did not, and is tried again at `next`, or never where that is empty; `muted`, a person
+    paused the automation. Times are ISO 8601 in UTC; `since` is when it was first tried, `at` when it was tried last.
+    """
+
+    state: str
+    since: str
+    at: str
+    attempts: int = 1
+    next: str = ""
+    error: str = ""
 
 
 def put(root: Path, event: Event) -> bool:
@@ -73,6 +95,20 @@ def mark_delivered(root: Path, event_id: str) -> None:
             raise RatchetError(f"{waiting}: no such event; `ratchet sync` puts events into the outbox")
 
 
+def deliveries(root: Path) -> dict[str, dict[str, Delivery]]:
+    """{event id: {receiver: Delivery}} of all events that some receiver was to get."""
+    with locked(root, "outbox"):
+        return {path.stem: _read_deliveries(path) for path in sorted(_alerts(root).glob("*.json")) if not path.name.startswith(".")}
+
+
+def note_delivery(root: Path, event_id: str, receiver: str, delivery: Delivery) -> None:
+    """Keeps what became of an event at one receiver, in place of what was known of it before."""
+    path = _alerts(root) / f"{event_id}.json"
+    with locked(root, "outbox"):
+        known = _read_deliveries(path) if path.is_file() else {}
+        write_json(path, {name: asdict(one) for name, one in {**known, receiver: delivery}.items()})
+
+
 def stage_failed(run: str, stage: str, detail: str, attempt: str = "") -> Event:
     """A stage that ended with an error. `attempt` (any text, such as a start time) tells a second failure from the first one seen twice."""
     return Event("stage.failed", run, None, None, None, f"stage {stage} failed: {detail}", {"stage": stage, "attempt": attempt})
@@ -80,6 +116,17 @@ def stage_failed(run: str, stage: str, detail: str, attempt: str = "") -> Event:
 
 def _folder(root: Path) -> Path:
     return root / ".ratchet" / "outbox"
+
+
+def _alerts(root: Path) -> Path:
+    return _folder(root) / "alerts"
+
+
+def _read_deliveries(path: Path) -> dict[str, Delivery]:
+    try:
+        return {name: Delivery(**value) for name, value in read_json(path).items()}
+    except (AttributeError, TypeError):
+        raise RatchetError(f"{path}: says of no receiver what became of an alert; delete it, what was not taken is sent again") from None
 
 
 def _paths(root: Path, event_id: str) -> tuple[Path, Path]:
