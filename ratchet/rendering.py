@@ -181,6 +181,8 @@ def _apply(params: dict[str, Any], text: str) -> None:
         raise RatchetError(f"--set {dotted}: is the hash of your environment's code, and derived from it")
     if path[0] in DERIVED or (path[0] == "rounds" and path[-1] == "prev"):
         raise RatchetError(f"--set {dotted}: is derived from the count of rounds; write `--set rounds=3` instead")
+    if path[0] == "rounds" and path[2:3] == ["set"] and len(path) > 4:
+        return _set_of_round(params, path, parse_yaml(value_text, f"--set {dotted}"))
     parent = _parent(params, path)
     last: Any = int(path[-1]) if isinstance(parent, list) else path[-1]
     old = parent[last] if isinstance(parent, list) else parent.get(last)
@@ -193,6 +195,17 @@ def _apply(params: dict[str, Any], text: str) -> None:
         _lay_over(params, {"env": value})
     else:
         parent[last] = _merge(old, value, path[-1])
+
+
+def _set_of_round(params: dict[str, Any], path: list[str], value: Any) -> None:
+    """`rounds.3.set.SECTION.KEY=value`: the section's own keys are checked where the round's settings are."""
+    if isinstance(params["rounds"], int):
+        params["rounds"] = render_rounds(params["rounds"])
+    _parent(params, path[:2])
+    item = params["rounds"][path[1]]
+    for part in path[2:-1]:
+        item = item.setdefault(part, {})
+    item[path[-1]] = _merge(item.get(path[-1]), value, path[-1])
 
 
 def _parent(params: dict[str, Any], path: list[str]) -> Any:

@@ -18,11 +18,14 @@ from ratchet.envs.benchmarks import benchmark_class, look_in, own_code
 from ratchet.errors import RatchetError
 from ratchet.policies.served_settings import Served
 from ratchet.section import Count, Section, Share
+from ratchet.settings_critic import Buffer, EvolveOffline, FitCritic, Stop, check_critic
 from ratchet.settings_errors import explain
+from ratchet.settings_monitoring import Check, Decide, Drift, Regression
 from ratchet.settings_online import SHORTEST_PLAN, EvolveOnline, forecast_tokens
 from ratchet.yaml_files import read_yaml
 
 SCRIPTED = ("expert", "random")
+OF_A_ROUND = ("harvest", "buffer", "fit_critic", "evolve_offline", "evolve_online")
 LEARNED_ROOM = 128  # tokens that an instruction and a first observation need before anything can be replied
 _ACTOR_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -189,6 +192,9 @@ class Round(Section):
     """One round; a mapping, so that settings of one round have a place."""
 
     prev: str = Field(description="key of the round before, derived from the count of rounds")
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="settings that differ in this round alone, by section: " + ", ".join(OF_A_ROUND)
+    )
 
 
 class Evaluation(Section):
@@ -204,6 +210,7 @@ class Loop(Section):
         description="a round starts from the champion (the ratchet), from the last version, or from the better of both on `select`: a gain too "
         "small to be shown is then built upon, and promotion is decided on `confirm` all the same"
     )
+    stop: Stop = Field(description="when further rounds no longer pay")
 
 
 class PoolMember(Section):
@@ -239,15 +246,6 @@ class Label(Section):
     replay_share: Share = Field(description="share of episodes that are replayed to validate outcome and observations, 0 to 1")
 
 
-class Check(Section):
-    """Limits of the quality suite; above one, the run stops with a verdict."""
-
-    max_error_share: Share = Field(description="share of episodes that ended as errors, 0 to 1")
-    max_invalid_share: Share = Field(description="share of steps whose action was not admissible, 0 to 1")
-    max_truncated_share: Share = Field(description="share of episodes cut by a limit, 0 to 1")
-    max_replay_mismatch: Share = Field(description="share of replayed episodes that came out differently, 0 to 1")
-
-
 class Evaluate(Section):
     """How panels are played."""
 
@@ -260,14 +258,6 @@ class Evaluate(Section):
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(f"temperature: 0 makes all samples={self.samples} of a task the same; raise it, or set evaluate.samples to 1")
         return self
-
-
-class Decide(Section):
-    """When a new version becomes champion."""
-
-    alpha: float = Field(gt=0, lt=0.5, description="one-sided error that may be spent over all rounds of a run")
-    max_stratum_loss: Share = Field(description="loss of success in one stratum above which a version is not promoted, 0 to 1")
-    resamples: int = Field(ge=100, description="bootstrap resamples")
 
 
 class Final(Section):
@@ -290,6 +280,9 @@ class Settings(Section):
     start: str = Field(
         pattern=r"^(scratch|champion|[0-9a-f]{12})$", description="scratch, champion (of the line), or a version's id (12 hex)"
     )
+    approval: Literal["rule", "person"] = Field(
+        description="who makes a promoted version champion of its line: the rule of `decide` alone, or after it a person (`ratchet approve`)"
+    )
     env: Env = Field(description="benchmark and limits")
     prepare: Prepare = Field(description="games, panels and tokenizer")
     demonstrate: Demonstrate = Field(description="episodes to imitate")
@@ -304,8 +297,13 @@ class Settings(Section):
     harvest: Harvest = Field(description="episodes of many policies")
     label: Label = Field(description="labels a step")
     check: Check = Field(description="limits of the quality suite")
+    buffer: Buffer = Field(description="what a round's critic and offline update learn from")
+    fit_critic: FitCritic = Field(description="the critic of a round (docs/critic.md)")
+    evolve_offline: EvolveOffline = Field(description="the update on the buffer")
     evolve_online: EvolveOnline = Field(description="online policy gradient")
     evaluate: Evaluate = Field(description="how panels are played")
+    drift: Drift = Field(description="limits of what may change from version to version")
+    regression: Regression = Field(description="what scheduled looks at a champion warn of")
     decide: Decide = Field(description="when a version becomes champion")
     final: Final = Field(description="the last comparison")
     report: Report = Field(description="the page")
@@ -315,7 +313,15 @@ class Settings(Section):
         _check_actors(self)
         _check_rounds(self)
         _check_amounts(self)
+        check_critic(self)
+        for key in self.rounds:
+            _check_round(self, key)
         return self
+
+    def of_round(self, key: str | None) -> Settings:
+        """These settings with what is set for round `key` alone."""
+        own = self.rounds[key].set if key in self.rounds else {}
+        return type(self).model_validate(_with(self.model_dump(), own)) if own else self
 
     @property
     def actor(self) -> str:
@@ -366,6 +372,28 @@ def _check_rounds(settings: Settings) -> None:
         raise ValueError(f"evaluations: does not belong to rounds and to the first actor, {settings.actor!r}; {way_out}")
     if settings.last != expected["last"]:
         raise ValueError(f"last: {settings.last!r} is not the last of rounds, {expected['last']!r}; {way_out}")
+
+
+def _check_round(settings: Settings, key: str) -> None:
+    own = settings.rounds[key].set
+    for name, values in own.items():
+        if name not in OF_A_ROUND or not isinstance(values, dict):
+            raise ValueError(f"rounds.{key}.set.{name}: is no section that one round may have of its own; those are {', '.join(OF_A_ROUND)}")
+    if own:
+        try:
+            settings.of_round(key)
+        except ValidationError as error:
+            raise ValueError(f"rounds.{key}.set.{explain(error, type(settings))}") from None
+
+
+def _with(values: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """`values` with `own` laid over, and nothing set for single rounds any more."""
+    merged = {**values, "rounds": {key: {**item, "set": {}} for key, item in values["rounds"].items()}}
+
+    def lay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+        return {**below, **{k: lay(below[k], v) if isinstance(v, dict) and isinstance(below.get(k), dict) else v for k, v in above.items()}}
+
+    return lay(merged, own)
 
 
 def _check_amounts(settings: Settings) -> None:

@@ -143,6 +143,7 @@ def forecast_tokens(own: Forecasting, max_tokens: int, max_steps: int, max_reply
 class EvolveOnline(Section):
     """Online policy gradient."""
 
+    enabled: bool = Field(description="play and learn online; false leaves a round to evolve_offline")
     iterations: Count = Field(description="iterations a round")
     tasks: Count = Field(description="tasks an iteration; each is one group")
     samples: int = Field(ge=2, description="episodes a group, from 2: an advantage compares them with each other")

@@ -65,6 +65,7 @@ class Stage:
     _players: Players | None = None
 
     def __post_init__(self) -> None:
+        self.settings = self.settings.of_round(self.key)
         self.entry = stage_entry(self.root, self.name, self.key)
         self.title = self.name if self.key is None else f"{self.name}@{self.key}"
         parent = self.root / SCRATCH / self.title
