@@ -11,8 +11,16 @@ from ratchet.episodes.schema import KIND_KEY, KINDS, SCHEMA_VERSION, VERSION_KEY
 from ratchet.errors import RatchetError
 from ratchet.files import replacing
 
-SORT_KEYS = {"episodes": ["episode_id"], "steps": ["episode_id", "t"], "labels": ["episode_id", "t"],
-             "outcomes": ["panel", "task_id", "sample", "seed"]}
+STEP_KEYS = ["episode_id", "t"]
+SORT_KEYS = {
+    "episodes": ["episode_id"],
+    "steps": STEP_KEYS,
+    "labels": STEP_KEYS,
+    "outcomes": ["panel", "task_id", "sample", "seed"],
+    "buffer": ["episode_id"],
+    "logprobs": STEP_KEYS,
+    "critic": STEP_KEYS,
+}
 
 
 def write_table(path: Path, kind: str, table: pa.Table) -> None:

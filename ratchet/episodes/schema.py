@@ -94,7 +94,44 @@ OUTCOMES = pa.schema(
     ]
 )
 
-KINDS = {"episodes": EPISODES, "steps": STEPS, "labels": LABELS, "outcomes": OUTCOMES}
+BUFFER = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("source", pa.string()),  # expert, own, pool, failure (of an earlier online round)
+        ("age", pa.int32()),  # rounds since it was played; 0 for experts
+        ("policy_version", pa.string()),  # that played it
+        ("held_out", pa.bool_()),  # its task measures the critic, and nothing is learned from it
+    ]
+)
+
+LOGPROBS = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("t", pa.int32()),
+        ("logprobs", pa.list_(pa.float32())),  # of reply_ids under the actor at the round's start, at temperature 1
+    ]
+)
+
+CRITIC = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("t", pa.int32()),
+        ("value", pa.float32()),  # V before the action
+        ("q", pa.float32()),  # Q of the action
+        ("advantage", pa.float32()),  # the process reward (methods §5)
+        ("weight", pa.float32()),  # of a buffer: w_t of weighted IQL; of an online round: what the step's advantage was multiplied with
+    ]
+)
+
+KINDS = {
+    "episodes": EPISODES,
+    "steps": STEPS,
+    "labels": LABELS,
+    "outcomes": OUTCOMES,
+    "buffer": BUFFER,
+    "logprobs": LOGPROBS,
+    "critic": CRITIC,
+}
 
 
 def rows_of(episode_ids: Iterable[str]) -> dict[str, range]:
