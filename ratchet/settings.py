@@ -20,6 +20,7 @@ from ratchet.policies.served_settings import Served
 from ratchet.section import Count, Section, Share
 from ratchet.settings_critic import Buffer, EvolveOffline, FitCritic, Stop, check_critic
 from ratchet.settings_errors import explain
+from ratchet.settings_meter import FitMeter, check_meter
 from ratchet.settings_monitoring import Check, Decide, Drift, Regression
 from ratchet.settings_online import SHORTEST_PLAN, EvolveOnline, forecast_tokens
 from ratchet.yaml_files import read_yaml
@@ -298,6 +299,7 @@ class Settings(Section):
     label: Label = Field(description="labels a step")
     check: Check = Field(description="limits of the quality suite")
     buffer: Buffer = Field(description="what a round's critic and offline update learn from")
+    fit_meter: FitMeter = Field(description="the progress meter of a round (docs/meter.md); fitted where evolve_online.meter is enabled")
     fit_critic: FitCritic = Field(description="the critic of a round (docs/critic.md)")
     evolve_offline: EvolveOffline = Field(description="the update on the buffer")
     evolve_online: EvolveOnline = Field(description="online policy gradient")
@@ -314,6 +316,7 @@ class Settings(Section):
         _check_rounds(self)
         _check_amounts(self)
         check_critic(self)
+        check_meter(self)
         for key in self.rounds:
             _check_round(self, key)
         return self
