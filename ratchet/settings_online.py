@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, WithJsonSchema, model_validator
 
 from ratchet.section import Count, Section, Share
+from ratchet.settings_meter import Credit, MeterCredit
 
 
 class Clip(Section):
@@ -163,6 +164,8 @@ class EvolveOnline(Section):
     echo: Echo = Field(description="learning to foresee observations")
     success_sft: SuccessSft = Field(description="imitation of own successes")
     forecast: Forecasting = Field(description="forecasting own successes (CoPE)")
+    share: Credit = Field(description="how a meter or a critic shares out the advantage")
+    meter: MeterCredit = Field(description="credit by a progress meter (DeltaTTG; docs/meter.md)")
     balance: Literal["none", "stratum", "last_action"] = Field(
         description="terms that learn from successes give each stratum its share of the tasks: strata are those of the environment, or the "
         "type of an episode's last action"
