@@ -20,6 +20,7 @@ from flows.speed import duration
 from ratchet.models.sizes import GIB, memory_of
 from ratchet.rendering import render_run
 from ratchet.settings import Settings, parse
+from ratchet.settings_critic import uses_buffer
 
 LONGER = 0.25  # a model's episode is taken to be the expert's and so much of the way to the limit of turns
 STUCK = 0.45  # of env.max_invalid, likewise (quickstart: 8.8 to 9.1 turns where the expert needs 7.6 and the limit is 3)
@@ -176,6 +177,28 @@ def _evolve_online(settings: Settings, speed: Speed, key: str | None) -> Cost:
     return Cost(played.seconds + tokens * one.train_s * passes, played.size + candidates * one.bytes)
 
 
+def _buffer(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    own = settings.of_round(key).buffer.own
+    return _played(settings, speed, settings.actor, own.tasks * own.samples) if uses_buffer(settings.of_round(key)) else Cost()
+
+
+def _fit_critic(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    own, one = settings.of_round(key).fit_critic, speed.actors[settings.actor]
+    passes = own.epochs + SCORING
+    return Cost(_buffer_tokens(settings, speed, key) * one.train_s * passes, one.bytes) if own.enabled else Cost()
+
+
+def _evolve_offline(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    own, one = settings.of_round(key).evolve_offline, speed.actors[settings.actor]
+    passes = own.epochs + SCORING * (2 if own.reference.weight else 1)
+    return Cost(_buffer_tokens(settings, speed, key) * one.train_s * passes if own.enabled else 0.0, one.bytes)
+
+
+def _buffer_tokens(settings: Settings, speed: Speed, key: str | None) -> float:
+    own = settings.of_round(key).buffer
+    return (own.experts + own.own.tasks * own.own.samples) * _tokens(settings, speed, speed.actors[settings.actor])
+
+
 def _tokens(settings: Settings, speed: Speed, one: ActorSpeed) -> float:
     """Of a whole episode of a model, observations included."""
     return min(settings.env.max_tokens, one.tokens * _turns(settings, speed) / max(speed.turns, 1.0))
@@ -196,6 +219,9 @@ COSTS: dict[str, Callable[[Settings, Speed, str | None], Cost]] = {
     "harvest": _harvest,
     "label": _label,
     "check": _only_starts,
+    "buffer": _buffer,
+    "fit_critic": _fit_critic,
+    "evolve_offline": _evolve_offline,
     "evolve_online": _evolve_online,
     "evaluate": _evaluate,
     "baseline": _only_starts,

@@ -8,9 +8,11 @@ from ratchet.evaluation.summary import selected
 from ratchet.files import read_json, write_json
 from tasks.common import SKIPPED, Stage, main, say
 
+EMPTY = ("data/rounds/0/replay", "data/rounds/0/check", "data/rounds/0/drift", "data/rounds/0/online", "data/rounds/0/buffer", "models/rounds/0/critic")
+
 
 def run(stage: Stage) -> None:
-    """Writes data/rounds/0/decision, data/rounds/0/replay, models/rounds/0/champion and models/rounds/0/start."""
+    """Writes data/rounds/0/decision, models/rounds/0/champion, models/rounds/0/start, and what else a round takes from the one before."""
     evaluation = read_json(stage.path("data/rounds/0/evaluation/evaluation.json"))
     decision = {
         "round": 0,
@@ -32,7 +34,8 @@ def run(stage: Stage) -> None:
     shutil.copy(stage.path("data/rounds/0/evaluation/confirm.parquet"), out / "champion.parquet")
     for name in ("champion", "start"):
         shutil.copytree(stage.path("models/rounds/0/version"), stage.out(f"models/rounds/0/{name}"), dirs_exist_ok=True)
-    write_json(stage.out("data/rounds/0/replay") / SKIPPED, {"skipped": "no round was played yet"})
+    for folder in EMPTY:
+        write_json(stage.out(folder) / SKIPPED, {"skipped": "no round was played yet"})
     stage.metrics(decision)
     say(f"baseline: {evaluation['version']} is the first champion of {stage.settings.line}")
     stage.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,14 @@ from ratchet.envs.pool import EnvPool
 from ratchet.episodes.files import write_table
 from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import read_panel
-from ratchet.files import let_go, read_json, sha256_json, write_json
-from tasks.common import Progress, Stage, main, say, skipped, stop_reason, tensorboard
+from ratchet.files import let_go, sha256_json
+from tasks.common import Progress, Stage, main, say, tensorboard
 from tasks.forecasts import forecaster_of, loss_of, targets_of
 from tasks.online_rollouts import Played, Rollouts, part_name
 from tasks.parts import read_parts
 from tasks.replays import store_of, with_earlier_successes, write_store
 from tasks.rollouts import model_policy
+from tasks.rounds import hold_up, keep_candidates, without_online
 
 if TYPE_CHECKING:
     from ratchet.learners.online import Credited
@@ -29,22 +29,11 @@ if TYPE_CHECKING:
 
 def run(stage: Stage) -> None:
     """Writes data/rounds/K/online, data/rounds/K/replay and models/rounds/K/candidates."""
-    assert stage.key is not None
-    settings = stage.settings
-    if reason := stop_reason(stage, settings.rounds[stage.key].prev) or skipped(stage.path(f"data/rounds/{stage.key}/check")):
+    if reason := hold_up(stage):
         return stage.skip(reason)
-    verdict = read_json(stage.path(f"data/rounds/{stage.key}/check/verdict.json"))
-    waived = _waived(stage)
-    failed = [c["name"] for c in verdict["checks"] if c["severity"] == "fail" and not c["passed"] and c["name"] not in waived]
-    if failed:
-        return stage.skip(f"the harvest failed {', '.join(failed)}")
+    if not stage.settings.evolve_online.enabled:
+        return without_online(stage)
     _Online(stage).run()
-
-
-def _waived(stage: Stage) -> set[str]:
-    from monitoring.quality import read_waivers
-
-    return {one["check"] for one in read_waivers(stage.path("waivers.yaml"))}
 
 
 class _Online:
@@ -64,7 +53,7 @@ class _Online:
         stage.call_players()
         self.stage, self.settings, self.round = stage, stage.settings.evolve_online, int(stage.key)
         own = self.settings
-        self.start = stage.path(f"models/rounds/{stage.settings.rounds[stage.key].prev}/start")
+        self.start = stage.path(f"models/rounds/{stage.key}/offline")
         self.parent = card_of(self.start)
         clip = own.clip
         terms = [
@@ -254,9 +243,7 @@ class _Online:
             raise RatchetError(f"{stage.title}: {episodes.num_rows} episodes are kept, {expected} were played; run the stage again")
         write_table(stage.out(f"data/rounds/{self.round}/online/episodes.parquet"), "episodes", episodes)
         write_table(stage.out(f"data/rounds/{self.round}/online/steps.parquet"), "steps", steps)
-        for name in self.candidates:
-            shutil.copytree(self._candidate(name), stage.out(f"models/rounds/{self.round}/candidates/{name}"))
-        write_json(stage.out(f"models/rounds/{self.round}/candidates/candidates.json"), self.candidates)
+        keep_candidates(stage, {name: self._candidate(name) for name in self.candidates})
         write_store(stage, self.replay)
         if self.forecaster and not targets_of(self.curve):
             gate = self.settings.forecast.gate

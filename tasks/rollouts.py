@@ -56,11 +56,12 @@ def random_policy(settings: Settings) -> Policy:
 
 
 def model_policy(folder: Path, settings: Settings, *, policy_id: str, rows: int, temperature: float, model: Any = None) -> Policy:
-    """A language model of a folder (or an already loaded `model` with that folder's tokenizer) on `rows` rows.
+    """A language model of a folder (or an already loaded `model` with that folder's tokenizer) on `rows` rows; of a folder with a
+    critic beside the weights, one that lets it choose among replies.
 
     Raises RatchetError where the version learned another action format than `env.action_format`.
     """
-    from ratchet.models.build import card_of
+    from ratchet.models.build import RERANK, card_of
     from ratchet.policies.language_model import ModelSpec
 
     env, card = settings.env, card_of(folder)
@@ -68,6 +69,10 @@ def model_policy(folder: Path, settings: Settings, *, policy_id: str, rows: int,
     if learned != env.action_format:
         raise RatchetError(f"{folder}: version {card['version']} learned to write actions as {learned}; set env.action_format to {learned}")
     spec = ModelSpec(folder, policy_id, card["version"], env.action_format, rows, temperature, env.max_tokens, env.max_reply_tokens)
+    if model is None and (folder / RERANK).is_file():
+        from ratchet.critic.rerank import reranking_policy
+
+        return reranking_policy(spec)
     policy = spec.policy(model)
     policy.is_learning = model is not None
     return policy

@@ -64,7 +64,7 @@ def begin_cell(folder: Path, world: Path, params: str) -> None:
     lay(folder, params)
     for path in SHARED:
         _link(world / path, folder / path)
-    _link(world / "models" / "warm" / load(folder / "params.yaml").actor, folder / "models" / "rounds" / "0" / "start")
+    _link(world / "models" / "warm" / load(folder / "params.yaml").actor, folder / "models" / "rounds" / ROUND / "offline")
     write_json(folder / "data" / "rounds" / "0" / "decision" / "decision.json", {"round": 0, "stop": None})
     write_json(folder / "data" / "rounds" / "0" / "replay" / SKIPPED, {"skipped": "no round was played yet"})
     write_json(folder / "data" / "rounds" / ROUND / "check" / "verdict.json", {"checks": []})

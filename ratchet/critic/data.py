@@ -111,31 +111,36 @@ def reading_points(one: Sequence) -> tuple[np.ndarray, np.ndarray]:
     return ends - wrote, ends
 
 
+def packed_pass(ids: Seq[np.ndarray], before: Seq[np.ndarray], last: Seq[np.ndarray], device: torch.device | str = "cpu") -> Pass:
+    """One pass over whole sequences, int64 [n] each, read at `before` and `last` of each, int64 [T]."""
+    lengths = [len(one) for one in ids]
+    starts = np.cumsum([0, *lengths[:-1]])
+    return Pass(
+        ids=_tensor(ids, device),
+        positions=_tensor([np.arange(n) for n in lengths], device),
+        layout=Packed.of(lengths, device),
+        before=_tensor([points + start for points, start in zip(before, starts, strict=True)], device),
+        last=_tensor([points + start for points, start in zip(last, starts, strict=True)], device),
+    )
+
+
 def batch_of(episodes: Seq[Judged], device: torch.device | str = "cpu") -> Batch:
     """Packs whole episodes into one pass."""
-    lengths = [one.size for one in episodes]
-    starts = np.cumsum([0, *lengths[:-1]])
     counts = [len(one.reward) for one in episodes]
     following = np.arange(1, sum(counts) + 1)
     following[np.cumsum(counts) - 1] = -1
-
-    def tensor(values: Iterator[np.ndarray] | np.ndarray) -> Tensor:
-        return torch.from_numpy(values if isinstance(values, np.ndarray) else np.concatenate([*values])).to(device)
-
     return Batch(
-        Pass(
-            ids=tensor(one.sequence.ids for one in episodes),
-            positions=tensor(np.arange(n) for n in lengths),
-            layout=Packed.of(lengths, device),
-            before=tensor(one.before + start for one, start in zip(episodes, starts, strict=True)),
-            last=tensor(one.last + start for one, start in zip(episodes, starts, strict=True)),
-        ),
-        reward=tensor(one.reward for one in episodes),
-        aux=tensor(one.aux for one in episodes),
-        weight=tensor(one.weight for one in episodes),
-        following=tensor(following),
-        terminated=tensor(np.full(n, one.terminated) for one, n in zip(episodes, counts, strict=True)),
+        packed_pass([one.sequence.ids for one in episodes], [one.before for one in episodes], [one.last for one in episodes], device),
+        reward=_tensor([one.reward for one in episodes], device),
+        aux=_tensor([one.aux for one in episodes], device),
+        weight=_tensor([one.weight for one in episodes], device),
+        following=_tensor([following], device),
+        terminated=_tensor([np.full(n, one.terminated) for one, n in zip(episodes, counts, strict=True)], device),
     )
+
+
+def _tensor(values: Seq[np.ndarray], device: torch.device | str) -> Tensor:
+    return torch.from_numpy(np.concatenate(values)).to(device)
 
 
 def packed(episodes: Seq[Judged], budget: int) -> Iterator[list[Judged]]:

@@ -12,6 +12,7 @@ from ratchet.files import read_json, sha256_files, write_json
 from ratchet.models import attention, parts
 from ratchet.models.plain import WEIGHTS, load_plain
 
+RERANK = "rerank.json"  # beside weights: a critic chooses among replies when this version plays (ratchet/critic/rerank.py)
 COMPANIONS = (  # what belongs to a version and is no weight: tokenizer, chat template, stop tokens, where a base model comes from
     "tokenizer.json",
     "tokenizer_config.json",
@@ -122,9 +123,11 @@ def lay_weights(file: Path, model: Any) -> None:
 
 
 def version_of(folder: Path) -> str:
-    """First 12 hex digits of sha256 over the bytes of weights, config and tokenizer: the same content is the same version."""
+    """First 12 hex digits of sha256 over the bytes of weights, config and tokenizer, and of what chooses among its replies where
+    something does: the same content is the same version."""
     weights = sorted(folder.glob("*.safetensors"))
-    return sha256_files([*weights, folder / "config.json", folder / "tokenizer.json"])[:12]
+    chooser = [folder / RERANK] if (folder / RERANK).is_file() else []
+    return sha256_files([*weights, folder / "config.json", folder / "tokenizer.json", *chooser])[:12]
 
 
 def card_of(folder: Path) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_stage(folder, name)
     settings, source = load(folder / "params.yaml"), folder / "models" / "tokenizer"
     model = model_of(settings, settings.actor, source, load_template(source, settings.env.action_format))
-    save_model(model, source, folder / "models" / "rounds" / "0" / "start", {"stage": "warm_start", "parents": []})
+    save_model(model, source, folder / "models" / "rounds" / "1" / "offline", {"stage": "warm_start", "parents": []})
     write_json(folder / "data" / "rounds" / "0" / "decision" / "decision.json", {"stop": None, "round": 0})
     write_json(folder / "data" / "rounds" / "1" / "check" / "verdict.json", {"checks": []})
     return folder
