@@ -49,15 +49,18 @@ def test_every_stage_wrote_what_dvc_yaml_says_and_left_no_scratch(finished: Path
         assert all((finished / path).exists() for path in [*entry["outs"], *entry["metrics"]]), (name, key)
 
 
-def test_the_same_params_give_the_same_bytes_with_more_environment_workers_too(finished: Path, tmp_path: Path) -> None:
-    again = lay(tmp_path / "again", "env.workers=3")
-    for name, key in order(again)[: order(again).index(("decide", "1")) + 1]:  # a second round does nothing else
-        run_stage(again, name, key)
-    first, second = digests(finished), digests(again)
-    assert any(path.startswith("models/rounds/1/champion/") for path in second)
-    differ = {path for path in second if first.get(path) != second[path]}
-    # workers is a setting, so the hash of params on the cards and the settings on the page differ; nothing else may
-    assert all(path.endswith(("ratchet.json", "report.json", "report.html")) for path in differ), sorted(differ)
+def test_the_same_params_give_the_same_bytes_with_more_environment_workers_too(finished: Path, copy: Path) -> None:
+    lay(copy, "env.workers=3")
+    playing = [("demonstrate", None), ("harvest", "1"), ("evolve_online", "1"), ("evaluate", "1")]  # each of the others is run again elsewhere
+    for name, key in playing:
+        for out in Stage(copy, load(copy / "params.yaml"), name, key).entry["outs"]:
+            shutil.rmtree(copy / out)
+        run_stage(copy, name, key)
+    first, second = digests(finished), digests(copy)
+    assert set(first) == set(second)
+    differ = {path for path in second if first[path] != second[path]}
+    # workers is a setting, so the hash of params on the cards differs; nothing else may
+    assert all(path.endswith("ratchet.json") for path in differ), sorted(differ)
 
 
 def test_outs_hold_no_path_of_this_machine(finished: Path) -> None:

@@ -13,7 +13,7 @@ from ratchet.envs.proving_ground.rules import FRAGILE, IDLE, PLAIN, ROOMS, SOLD,
 from ratchet.errors import RatchetError
 
 NAME = "proving-ground"
-VERSION = 1
+VERSION = 2
 Kind = Literal["plain", "fragile", "two"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Strata of tasks that need action: one plain item, one fragile item, two items of either kind."""

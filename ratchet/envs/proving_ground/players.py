@@ -31,10 +31,10 @@ class Clerk:
         self.thoughts = thoughts
 
     def reset(self, task: Task, turn: Turn) -> None:
-        orders, things = turn.observation.split(" things : ")
-        self.home = {name: room for name, room, _ in _THING.findall(things)}
-        self.state = {name: state for name, _, state in _THING.findall(things)}
-        self.orders = {name: room for room, name in _ORDER.findall(orders)}
+        things = _THING.findall(turn.observation)
+        self.home = {name: room for name, room, _ in things}
+        self.state = {name: state for name, _, state in things}
+        self.orders = {name: room for room, name in _ORDER.findall(turn.observation)}
         self.left = {name: room for name, room in self.orders.items() if self.state[name] != SOLD}
         self.fragile = {name for name in self.left if self.state[name] == FRAGILE}
         self.held: str | None = None

@@ -146,15 +146,15 @@ class World:
         return f"you are in {self.rooms[room]} ." + (f" here {' , '.join(names)} ." if names else "")
 
     def first(self) -> str:
-        """The first observation: orders, where things are and what they are like, noise, where you are.
+        """The first observation: orders, each behind what there is to know of its item, then the other things, noise, where you are.
 
-        It is said as a telegram would, and what belongs to an item stands behind it in one place only: that a small model can learn to
-        look up in a minute.
+        What belongs together stands together: looking up an item of a list by its name takes a small model far longer than a minute.
         """
-        orders = " ".join(f"from {self.rooms[order.room]} send {self.items[order.item].name} ." for order in self.orders)
-        things = " ".join(f"{item.name} {self.rooms[item.home]} {item.state} ." for item in (self.items[at] for at in self.facts))
+        facts = {at: f"{item.name} {self.rooms[item.home]} {item.state} ." for at, item in enumerate(self.items)}
+        orders = " ".join(f"{facts.pop(order.item)} from {self.rooms[order.room]} send {self.items[order.item].name} ." for order in self.orders)
+        others = " ".join(facts[at] for at in self.facts if at in facts)
         noise = self.disturbed("", 0).strip()
-        return f"orders : {orders} things : {things} {noise + ' ' if noise else ''}{self._arrived(State(-1), self.start)}"
+        return f"orders : {orders} things : {others} {noise + ' ' if noise else ''}{self._arrived(State(-1), self.start)}"
 
     def disturbed(self, text: str, t: int) -> str:
         """`text` with the noise of turn t behind it, the same whenever this task is played."""
