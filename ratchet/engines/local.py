@@ -102,7 +102,7 @@ class LocalEngine:
         rows = len(hidden)
         if rows < SMALLEST:
             hidden = torch.cat([hidden, hidden.new_zeros((SMALLEST - rows, hidden.shape[1]))])
-        return head(self.model)(hidden)[:rows].float()
+        return (head(self.model) if self.fused is None else self.fused.logits)(hidden)[:rows].float()
 
     def _decode(self, slots: np.ndarray, logits: Tensor, keys: np.ndarray, limits: np.ndarray, temperature: float) -> list[Generated]:
         count = len(slots)
