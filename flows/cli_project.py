@@ -96,3 +96,20 @@ def gc(
     from flows.retention import collect
 
     collect(keep, apply, json)
+
+
+@app.command(rich_help_panel=PROJECT)
+def alerts(
+    retry: Annotated[bool, typer.Option("--retry", help="Send now what was not taken, also what was given up.")] = False,
+    count: Annotated[int, typer.Option("--last", min=1, help="How many events are shown.")] = 20,
+    json: Json = False,
+) -> None:
+    """List the newest events, and of each receiver of alerts whether it took them.
+
+    **Examples**: `ratchet alerts`, `ratchet alerts --retry`
+
+    Receivers stand in prefect.yaml. What one does not take is sent again later and later for a week; `ratchet serve` does that, and each run.
+    """
+    from flows.telling import show_alerts
+
+    show_alerts(retry, count, json)

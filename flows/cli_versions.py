@@ -33,6 +33,32 @@ def promote(
 
 
 @app.command(rich_help_panel=VERSIONS)
+def approve(
+    version: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="A version that waits; without one, what waits is listed.", autocompletion=versions)
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; stays on record with the version.")] = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Say no: the champion stays.")] = False,
+    line: Annotated[str | None, typer.Option(help="The line that it waits in, where it waits in several.")] = None,
+    by: By = None,
+    json: Json = False,
+) -> None:
+    """Answer for a version that was promoted where the settings say `approval: person`.
+
+    **Examples**
+
+    - `ratchet approve` — what waits, and why
+
+    - `ratchet approve 1a2b3c --reason "read 20 episodes, no new habits"`
+
+    - `ratchet approve 1a2b3c --refuse --reason "opens drawers for no reason"`
+    """
+    from flows.deciding import approve_version
+
+    approve_version(version, reason, refuse, line, by, json)
+
+
+@app.command(rich_help_panel=VERSIONS)
 def rollback(
     reason: Reason,
     line: Annotated[str | None, typer.Argument(metavar="[LINE]", help="May be left out where there is only one.")] = None,

@@ -50,7 +50,7 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
     """
     if tasks is not None and tasks < 1:
         raise RatchetError(f"--tasks {tasks}: is not a count from 1; leave it out to play the whole panel")
-    player = _served(root, version.removeprefix(VERSION)) if version.startswith(VERSION) else _recorded(root, version)
+    player = _served(root, version.removeprefix(VERSION)) if version.startswith(VERSION) else recorded(root, version)
     name, _, pattern = (env or "").partition("/")
     look_in(root)  # an environment of one's own may be younger than the version's run
     settings = load(player.run / "params.yaml")
@@ -65,7 +65,7 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
     if not matching:
         strata = sorted({task.stratum for task in whole.tasks})
         raise RatchetError(f"--env {env}: no task of panel {panel} matches {pattern!r}; there is {', '.join(strata[:12])}")
-    chosen = _drawn(matching, tasks)
+    chosen = drawn(matching, tasks)
     part = whole if len(chosen) == len(whole.tasks) else make_panel(panel, chosen)
     few = f" (all that match; {tasks} were asked for)" if tasks is not None and tasks > len(chosen) else ""
     say(f"evaluate: {player.version} on {len(chosen)} tasks{few} of {settings.env.name} {panel}, panel {part.hash[:12]}")
@@ -84,7 +84,7 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
 
 
 @dataclass(frozen=True)
-class _Player:
+class Player:
     """Who is measured: `key` tells it from all others, `run` is the folder whose params.yaml says how it plays, and whose games
     it plays where it `has_games`."""
 
@@ -95,13 +95,13 @@ class _Player:
     play: Callable[[Stage, Panel, str], tuple[Any, Any, Any]]
 
 
-def _recorded(root: Path, version: str) -> _Player:
+def recorded(root: Path, version: str) -> Player:
     card = find(root / "registry", version)
     model, run = _model_of(root, card)
-    return _Player(card["version"], card["version"], run, True, lambda stage, part, panel: play_panel(stage, model, part, panel))
+    return Player(card["version"], card["version"], run, True, lambda stage, part, panel: play_panel(stage, model, part, panel))
 
 
-def _served(root: Path, name: str) -> _Player:
+def _served(root: Path, name: str) -> Player:
     known = load(root / "params.yaml").served
     if name not in known:
         raise RatchetError(f"served:{name}: params.yaml serves no model of this name; there is {', '.join(known) or 'none'} (docs/served.md)")
@@ -113,7 +113,7 @@ def _served(root: Path, name: str) -> _Player:
         with in_environment({name: one}), served_policy(stage, name, one, stage.settings.evaluate.temperature) as policy:
             return play_policy(stage, policy, part, panel, partial(check_failures, stage, name))
 
-    return _Player(VERSION + one.model, one.model_dump(mode="json"), root, False, play)
+    return Player(VERSION + one.model, one.model_dump(mode="json"), root, False, play)
 
 
 def _model_of(root: Path, card: Card) -> tuple[Path, Path]:
@@ -170,21 +170,26 @@ def matches(task: Task, pattern: str) -> bool:
     )
 
 
-def _drawn(tasks: Sequence[Task], count: int | None) -> list[Task]:
+def drawn(tasks: Sequence[Task], count: int | None) -> list[Task]:
     """At most `count` tasks, the same for every version, in the panel's order."""
     if count is None or count >= len(tasks):
         return list(tasks)
     return [tasks[i] for i in sorted(keyed_choice(range(len(tasks)), count, len(tasks)))]
 
 
-def _workspace(root: Path, player: _Player, settings: Settings, games: Path, panel: Panel) -> Path:
+def _workspace(root: Path, player: Player, settings: Settings, games: Path, panel: Panel) -> Path:
     """Where the stage plays: params, games by a link, and its scratch folder."""
     key = sha256_json([player.key, panel.hash, settings.env.model_dump(mode="json"), settings.evaluate.model_dump(mode="json")])[:12]
     folder = root / ".ratchet" / "evaluations" / key
+    lay(folder, settings, games)
+    return folder
+
+
+def lay(folder: Path, settings: Settings, games: Path) -> None:
+    """Makes a folder in which the stage can play: params, a dvc.yaml, and the games of `games` by a link."""
     (folder / "data").mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "params.yaml", dump_params(settings.model_dump(mode="json")).encode())
     write_bytes(folder / "dvc.yaml", DVC_YAML.encode())
     link = folder / "data" / "games"
     link.unlink(missing_ok=True)
     link.symlink_to((games / "data" / "games").resolve(), target_is_directory=True)
-    return folder

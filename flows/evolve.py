@@ -22,7 +22,7 @@ from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.logging import get_run_logger  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
 
-from flows import artifacts, events, mending, workspace  # noqa: E402
+from flows import alerting, approving, artifacts, events, mending, workspace  # noqa: E402
 from flows.dag import stage_names  # noqa: E402
 from flows.keys import keys_for  # noqa: E402
 from flows.record import RunRecord  # noqa: E402
@@ -34,6 +34,7 @@ from ratchet.store import outbox  # noqa: E402
 from ratchet.store.database import IndexUnreachable  # noqa: E402
 
 LOCK_RETRY_S = [1, 2, 4, 8]
+ALERT_WAIT_S = 10.0
 SEAL, REFUSED = "seal", "not sealed"  # the stage that may refuse, and how it says so
 
 
@@ -104,7 +105,8 @@ def evolve(
     get_run_logger().info("run %s in %s", run_id, folder)
     with workspace.running(folder):
         workspace.refresh_waivers(root, folder)
-        _run(root, folder, run_id)
+        run_stages(root, folder, run_id)
+    approving.remind(root, run_id, watching.get().note)
     return run_id
 
 
@@ -165,11 +167,14 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _run(root: Path, folder: Path, run_id: str) -> None:
+def run_stages(root: Path, folder: Path, run_id: str, last: str | None = None) -> None:
+    """Runs the workspace's stages in their order, to the end or up to `last`, and keeps its record."""
     order = stage_names(folder)
+    if last is not None and last not in order:
+        raise RatchetError(f"{folder}: dvc.yaml has no stage {last}")
     record = RunRecord(folder, run_id, order)
     try:
-        _stages(root, folder, run_id, order, record)
+        _stages(root, folder, run_id, order if last is None else order[: order.index(last) + 1], record)
     except RunStopped as error:
         record.end("stopped", str(error))
         raise
@@ -182,7 +187,7 @@ def _run(root: Path, folder: Path, run_id: str) -> None:
     except BaseException as error:
         record.end("interrupted", type(error).__name__)
         raise
-    record.end("finished")
+    record.end("finished" if last is None else "harvested")
 
 
 def _stages(root: Path, folder: Path, run_id: str, order: list[str], record: RunRecord) -> None:
@@ -201,16 +206,16 @@ def _stages(root: Path, folder: Path, run_id: str, order: list[str], record: Run
         artifacts.after_stage(folder, name)
         artifacts.move_progress(progress, place, len(order))
         _share_or_note(root, folder, run_id)
-    _share(root, folder, run_id)
+    _share(root, folder, run_id, ALERT_WAIT_S)
 
 
 def _failed(root: Path, folder: Path, run_id: str, name: str, attempt: str, error: StageFailed) -> None:
     """Raises what a failed stage means for the run, after its event is in the outbox."""
     if name == SEAL and REFUSED in str(error):
-        _share(root, folder, run_id)
+        _share(root, folder, run_id, ALERT_WAIT_S)
         raise RunStopped(f"{str(error).removeprefix(f'{SEAL}: ')}; then go on with {way_on(run_id)}") from error
     outbox.put(root, outbox.stage_failed(run_id, name, str(error), attempt))
-    events.deliver(root)
+    _tell(root, ALERT_WAIT_S)
     raise RunFailed(f"{error}; log: {log_path(folder, name)}; go on with {way_on(run_id)}") from error
 
 
@@ -228,9 +233,18 @@ def _share_or_note(root: Path, folder: Path, run_id: str) -> None:
         get_run_logger().warning("not shared yet: %s", error)
 
 
-def _share(root: Path, folder: Path, run_id: str) -> None:
+def _share(root: Path, folder: Path, run_id: str, wait_s: float = 0.0) -> None:
     """What is new goes into registry, index and outbox of the checkout; then the outbox is delivered."""
     from ratchet.store import sync
 
     sync.sync(root, folder, run_id)
+    _tell(root, wait_s)
+
+
+def _tell(root: Path, wait_s: float) -> None:
+    """Events out of the outbox, and alerts on to their receivers; for those under way it is waited up to `wait_s` where the run ends."""
     events.deliver(root)
+    try:
+        alerting.follow(root, wait_s)
+    except RatchetError as error:  # they are kept, and followed by whatever runs next
+        get_run_logger().warning("alerts: %s", error)

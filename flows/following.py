@@ -110,7 +110,7 @@ class Follower:
     def _end(self, record: dict[str, Any]) -> None:
         self.view.close()
         state = "killed" if record["state"] == "running" else record["state"]
-        if state != "finished":
+        if state not in ("finished", "harvested"):
             reason = f": {record['reason']}" if record.get("reason") else ""
             raise WatchedRunFailed(f"{self.folder.name} is {state}{reason}; go on with `ratchet run --resume {self.folder.name}`")
         self.view.end(outcome(self.folder))

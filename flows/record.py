@@ -24,7 +24,7 @@ class RunRecord:
         self._save()
 
     def end(self, state: str, reason: str | None = None) -> None:
-        """`state` is finished, failed, stopped (seal) or interrupted."""
+        """`state` is finished, harvested (that far and no further was asked for), failed, stopped (seal) or interrupted."""
         self.value |= {"state": state, "reason": reason}
         self.value["attempts"][-1] |= {"ended": _now(), "state": state}
         self._save()

@@ -12,11 +12,16 @@ from flows.workspace import HERE
 
 URL_VARIABLE = "RATCHET_REPORTS_URL"  # where flow runs learn from which address their reports open
 HOST = "127.0.0.1"
-_PATH = re.compile(r"/runs/([A-Za-z0-9][A-Za-z0-9._-]*)/report\.html")
+_PATH = re.compile(r"/(runs|monitor)/([A-Za-z0-9][A-Za-z0-9._-]*)/report\.html")
 
 
 def report_url(base: str, run_id: str) -> str:
     return f"{base}/runs/{run_id}/report.html"
+
+
+def monitor_url(base: str, look: str) -> str:
+    """Of what the monitor wrote in one look."""
+    return f"{base}/monitor/{look}/report.html"
 
 
 @contextmanager
@@ -38,8 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
         # another Host is a page of somebody's that had its own name resolved to this machine
         is_ours = self.headers.get("Host", "").partition(":")[0] in (HOST, "localhost")
         found = _PATH.fullmatch(self.path) if is_ours else None
-        folder = None if found is None else self.root if found[1] == HERE else self.root / "runs" / found[1]
-        report = None if folder is None else folder / "reports" / "report.html"
+        report = None if found is None else self._file(found[1], found[2])
         if report is None or not report.is_file():
             self.send_error(HTTPStatus.NOT_FOUND, "no such report")
             return
@@ -50,6 +54,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         self.wfile.write(body)
+
+    def _file(self, kind: str, name: str) -> Path:
+        if kind == "monitor":
+            return self.root / ".ratchet" / "monitor" / name / "report.html"
+        return (self.root if name == HERE else self.root / "runs" / name) / "reports" / "report.html"
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the terminal is the command's."""

@@ -21,15 +21,15 @@ from filelock import FileLock, Timeout
 
 from flows import child, reports
 from flows.quiet import PREFECT, prepare_prefect
+from flows.registering import EVOLVE, named, nightly, on_regression, read_deployments, register
+from monitoring.alerts import read_receivers
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, write_json
-from ratchet.rendering import render_run
-from ratchet.yaml_files import read_yaml
 
 HOST = "127.0.0.1"
 START_S = 300.0  # Prefect's server takes 13 to 17 s on a cold disk, and minutes where everything is busy
 POLL_S = 2  # how often the worker asks for scheduled runs; Prefect's 10 s are long to look at
-CRON_SLUG = "ratchet-serve"  # the schedule that --cron makes; all others are the user's
+SLOT_S = 5  # how often a run that waits for another one asks again; Prefect's 30 s are long to look at, too
 STOP_S = 20.0  # for runs to end before they are killed, and for their worker
 
 
@@ -41,10 +41,13 @@ def serve(root: Path, port: int, cron: str | None, preset: str | None, settings:
     cannot work, a second `ratchet serve` of this checkout, and for a server or worker that ends by itself.
     """
     prepare_prefect()
-    schedule = _schedule(root, cron, preset, settings)
-    deployments = read_deployments(root)
+    schedule = nightly(root, cron, preset, settings)
+    deployments, starts = read_deployments(root), on_regression(root)
+    read_receivers(root)
     with ExitStack() as stack:
         stack.enter_context(_only_one(root))
+        from flows import approving, caretaking
+
         for number in (signal.SIGTERM, signal.SIGINT):  # a shell starts background commands with SIGINT ignored
             signal.signal(number, _interrupt)
         try:
@@ -52,9 +55,13 @@ def serve(root: Path, port: int, cron: str | None, preset: str | None, settings:
             _write_state(root, {"pid": os.getpid(), "api": url})
             names = register(root, url, deployments, schedule)
             print(f"deployments: {', '.join(names)}", flush=True)
+            told, notes = caretaking.register_alerts(root, url, named(deployments, names, EVOLVE), starts)
+            print("\n".join([f"alerts go to {', '.join(told)}", *notes] if told else notes or ["alerts go to nobody (docs/operations.md)"]), flush=True)
             if once:
                 return
             base = stack.enter_context(_reports(root, port + 1))
+            _write_state(root, {"pid": os.getpid(), "api": url, "reports": base})
+            stack.enter_context(caretaking.caring(root, url, named(deployments, names, approving.ENTRYPOINT)))
             pools = sorted({one["work_pool"]["name"] for one in deployments})
             workers = [stack.enter_context(_worker(root, url, pool, base)) for pool in pools]
             print(f"open {url.removesuffix('/api')} · Ctrl-C ends it, and what runs", flush=True)
@@ -63,151 +70,6 @@ def serve(root: Path, port: int, cron: str | None, preset: str | None, settings:
             raise RatchetError(f"the worker ended by itself; see {_log(root, 'worker')}")
         except KeyboardInterrupt:
             print("stopping", flush=True)
-
-
-def read_deployments(root: Path) -> list[dict[str, Any]]:
-    """The entries of prefect.yaml. Raises RatchetError where the file or something in it is missing."""
-    path = root / "prefect.yaml"
-    if not path.is_file():
-        raise RatchetError(f"{path}: is not there; `ratchet init` puts one into a new project, copy it from there")
-    value = read_yaml(path)
-    entries = value.get("deployments") if isinstance(value, dict) else None
-    if not isinstance(entries, list) or not entries:
-        raise RatchetError(f"{path}: holds no list of deployments")
-    for place, entry in enumerate(entries):
-        for key in ("name", "entrypoint", "work_pool"):
-            if not isinstance(entry, dict) or not entry.get(key):
-                raise RatchetError(f"{path}: deployments.{place}.{key} is missing")
-        if not isinstance(entry["work_pool"], dict) or not entry["work_pool"].get("name"):
-            raise RatchetError(f"{path}: deployments.{place}.work_pool: write {{name: NAME}}")
-    return entries
-
-
-def register(root: Path, url: str, deployments: list[dict[str, Any]], schedule: dict[str, Any] | None) -> list[str]:
-    """Creates or renews the deployments at Prefect's API; schedules that were made in the UI stay. Returns `FLOW/NAME` of each.
-
-    Raises RatchetError for a deployment of the same name that belongs to another folder.
-    """
-    from prefect import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists, PrefectHTTPStatusError
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    names = []
-    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
-        try:
-            for pool in sorted({entry["work_pool"]["name"] for entry in deployments}):
-                with suppress(ObjectAlreadyExists):
-                    client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=_job_template()))
-            for entry in deployments:
-                names.append(_register(root, client, entry, schedule if entry["entrypoint"] == "flows.evolve.evolve" else None))
-        except PrefectHTTPStatusError as error:
-            said = " ".join(error.response.text.split())[:300]
-            raise RatchetError(f"Prefect's API at {url} refused a deployment of prefect.yaml: {said}") from None
-    return names
-
-
-def _register(root: Path, client: Any, entry: dict[str, Any], schedule: dict[str, Any] | None) -> str:
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
-    from prefect.client.schemas.objects import ConcurrencyOptions
-    from prefect.exceptions import ObjectNotFound, ScriptError
-    from prefect.flows import load_flow_from_entrypoint
-
-    try:
-        flow = load_flow_from_entrypoint(entry["entrypoint"], use_placeholder_flow=False)
-    except (ImportError, ScriptError, AttributeError, ValueError) as error:
-        raise RatchetError(f"prefect.yaml: {entry['name']}: no flow {entry['entrypoint']} ({error}); write MODULE.FLOW") from None
-    name = f"{flow.name}/{entry['name']}"
-    try:
-        there = client.read_deployment_by_name(name)
-    except ObjectNotFound:
-        there = None
-    pull = [{"prefect.deployments.steps.set_working_directory": {"directory": str(root)}}]
-    if there is not None and there.pull_steps and there.pull_steps != pull:
-        where = next(iter(there.pull_steps[0].values())).get("directory")
-        raise RatchetError(
-            f"deployment {name}: belongs to {where} at this server; rename the deployments in prefect.yaml, or delete that one in the UI"
-        )
-    limit = entry.get("concurrency_limit") or {}
-    limit = {"limit": limit} if isinstance(limit, int) else limit
-    client.create_deployment(
-        flow_id=client.create_flow(flow),
-        name=entry["name"],
-        description=entry.get("description"),
-        tags=entry.get("tags") or [],
-        parameters=entry.get("parameters") or {},
-        entrypoint=entry["entrypoint"],
-        pull_steps=pull,
-        work_pool_name=entry["work_pool"]["name"],
-        schedules=[DeploymentScheduleCreate(**one) for one in _schedules(entry, there, schedule)],
-        concurrency_limit=limit.get("limit"),
-        concurrency_options=ConcurrencyOptions(collision_strategy=limit.get("collision_strategy", "ENQUEUE")) if limit else None,
-        parameter_openapi_schema=form(root, flow),
-        enforce_parameter_schema=True,
-    )
-    return name
-
-
-def _schedules(entry: dict[str, Any], there: Any, added: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """All of a deployment's schedules: registering replaces them, and those made in the UI must stay as they are."""
-    named: dict[str, dict[str, Any]] = {}
-    for place, one in enumerate(entry.get("schedules") or []):
-        slug = one.get("slug") or f"prefect-yaml-{place}"
-        named[slug] = _cron(one.get("cron"), f"prefect.yaml: schedules.{place}", one.get("timezone")) | {
-            "slug": slug,
-            "parameters": one.get("parameters") or {},
-            "active": one.get("active", True),
-        }
-    if added is not None:
-        named[CRON_SLUG] = added
-    kept = []
-    for one in there.schedules if there is not None else []:
-        if one.slug in named:
-            named[one.slug]["active"] = one.active  # paused in the UI stays paused
-        elif not (one.slug or "").startswith("prefect-yaml-"):
-            kept.append({"schedule": one.schedule, "active": one.active, "parameters": one.parameters or {}, "slug": one.slug})
-    return [*kept, *named.values()]
-
-
-def _schedule(root: Path, cron: str | None, preset: str | None, settings: list[str]) -> dict[str, Any] | None:
-    """The schedule of `--cron`. What it would run is rendered now, so that it does not fail at night."""
-    if cron is None:
-        if preset or settings:
-            raise RatchetError("--preset and --set say what a schedule runs; give --cron with them, or choose them in the form")
-        return None
-    render_run(root, preset, settings)
-    parameters = {"preset": preset, "settings": settings or None}
-    given = {key: value for key, value in parameters.items() if value is not None}
-    return _cron(cron, "--cron") | {"slug": CRON_SLUG, "parameters": given, "active": True}
-
-
-def _cron(text: Any, where: str, timezone: str | None = None) -> dict[str, Any]:
-    from prefect.client.schemas.schedules import CronSchedule
-    from pydantic import ValidationError
-
-    try:
-        return {"schedule": CronSchedule(cron=text, timezone=timezone)}
-    except ValidationError:
-        raise RatchetError(f"{where}: {text!r} is no cron line; write minute, hour, day, month and weekday, such as '0 2 * * *'") from None
-
-
-def form(root: Path, flow: Any) -> dict[str, Any]:
-    """JSON Schema of a flow's parameters as the UI's form shows them: presets are choices; where a run lives is not asked."""
-    from prefect.utilities.callables import parameter_schema
-
-    schema = parameter_schema(flow).model_dump_for_openapi()
-    schema["properties"] = {name: _optional(one) for name, one in schema["properties"].items() if name not in ("here", "checkout")}
-    if "preset" in schema["properties"]:
-        schema["properties"]["preset"]["enum"] = sorted(path.stem for path in (root / "presets").glob("*.yaml"))
-    return schema
-
-
-def _optional(field: dict[str, Any]) -> dict[str, Any]:
-    """A field that may be left empty, as the field that it is when it is not: the UI shows `X or null` as a choice between the two."""
-    kinds = [one for one in field.get("anyOf", []) if one.get("type") != "null"]
-    if len(kinds) != 1:
-        return field
-    return {**{key: value for key, value in field.items() if key not in ("anyOf", "default")}, **kinds[0]}
 
 
 @contextmanager
@@ -245,6 +107,8 @@ def _api(root: Path, port: int) -> Iterator[str]:
         raise RatchetError(f"port {port} is taken by something else; choose another with --port")
     # `prefect server start --port` would leave the UI blank: it reads the setting
     own = {"PREFECT_SERVER_API_HOST": HOST, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_UI_API_URL": url}
+    own |= {"PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": str(SLOT_S)}
+    own |= {"PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "1"}  # so soon is known whether an alert was taken; Prefect's is 5 s
     with _running(root, "server", ["server", "start"], own) as server:
         print("starts a Prefect server", flush=True)
         end = time.monotonic() + START_S
@@ -323,12 +187,6 @@ def _is_flow_run(process: Any) -> bool:
         return "prefect.engine" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
-
-
-def _job_template() -> dict[str, Any]:
-    from prefect.workers.process import ProcessWorker
-
-    return ProcessWorker.get_default_base_job_template()
 
 
 def _answers(url: str) -> bool:

@@ -95,18 +95,31 @@ def mark_delivered(root: Path, event_id: str) -> None:
             raise RatchetError(f"{waiting}: no such event; `ratchet sync` puts events into the outbox")
 
 
-def deliveries(root: Path) -> dict[str, dict[str, Delivery]]:
-    """{event id: {receiver: Delivery}} of all events that some receiver was to get."""
+def read(root: Path, event_id: str) -> Event | None:
+    """The event, waiting or delivered; None where it is neither."""
     with locked(root, "outbox"):
-        return {path.stem: _read_deliveries(path) for path in sorted(_alerts(root).glob("*.json")) if not path.name.startswith(".")}
+        return next((_event(path) for path in _paths(root, event_id) if path.is_file()), None)
 
 
-def note_delivery(root: Path, event_id: str, receiver: str, delivery: Delivery) -> None:
-    """Keeps what became of an event at one receiver, in place of what was known of it before."""
-    path = _alerts(root) / f"{event_id}.json"
+def deliveries(root: Path, settled: bool = True) -> dict[str, dict[str, Delivery]]:
+    """{event id: {receiver: Delivery}} of all events that some receiver was to get; without `settled` only where there is more to do."""
+    folders = [_alerts(root), *([_alerts(root) / "settled"] if settled else [])]
     with locked(root, "outbox"):
-        known = _read_deliveries(path) if path.is_file() else {}
-        write_json(path, {name: asdict(one) for name, one in {**known, receiver: delivery}.items()})
+        paths = [path for folder in folders for path in sorted(folder.glob("*.json")) if not path.name.startswith(".")]
+        return {path.stem: _read_deliveries(path) for path in paths}
+
+
+def note_deliveries(root: Path, event_id: str, changed: dict[str, Delivery], settled: bool) -> None:
+    """Keeps what became of an event at some receivers, in place of what was known of it there. `settled`: nothing more will be tried
+    at any receiver, so that whoever looks for work need not read it."""
+    folder = _alerts(root)
+    there, other = (folder / "settled", folder) if settled else (folder, folder / "settled")
+    with locked(root, "outbox"):
+        known = {}
+        for path in (other / f"{event_id}.json", there / f"{event_id}.json"):
+            known |= _read_deliveries(path) if path.is_file() else {}
+        write_json(there / f"{event_id}.json", {name: asdict(one) for name, one in (known | changed).items()})
+        (other / f"{event_id}.json").unlink(missing_ok=True)
 
 
 def stage_failed(run: str, stage: str, detail: str, attempt: str = "") -> Event:

@@ -24,8 +24,10 @@ time.sleep(300)
 STRAY = (
     "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open(sys.argv[1] + '.stray', 'w').write('x'); time.sleep(300)"
 )
+# reaps what it started, as Prefect's worker does: a zombie would be waited for
 WORKER = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for code, name in zip(sys.argv[1:3], ("prefect.engine", "stray")):
     print(subprocess.Popen([sys.executable, "-c", code, sys.argv[3], name], start_new_session=True).pid, flush=True)
 time.sleep(300)

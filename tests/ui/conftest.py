@@ -22,16 +22,12 @@ from tests.store import fabricate
 T = TypeVar("T")
 PATIENCE_S = 240.0  # a Prefect server takes 15 s to start and a flow run 5, but all cores may be busy
 STAGES = PREPARE + """\
-  fetch:
-    cmd: cp -r {made}/models .
-    deps: [data/prepare]
-    outs: [models]
   evaluate:
-    foreach: ${{evaluations}}
+    foreach: ${{rounds}}
     do:
-      cmd: mkdir -p data/rounds/${{key}} && cp -r {made}/data/rounds/${{key}}/evaluation data/rounds/${{key}}
+      cmd: mkdir -p data/rounds/${{key}} models/rounds/${{key}} && cp -r {made}/data/rounds/${{key}}/evaluation data/rounds/${{key}} && cp -r {made}/models/rounds/${{key}}/version models/rounds/${{key}}
       deps: [data/prepare]
-      outs: ["data/rounds/${{key}}/evaluation"]
+      outs: ["data/rounds/${{key}}/evaluation", "models/rounds/${{key}}/version"]
   decide:
     foreach: ${{rounds}}
     do:
@@ -43,6 +39,9 @@ STAGES = PREPARE + """\
     deps: [data/rounds]
     outs: [reports/report.html]
 """
+NAMES = ("evolve", "harvest", "evaluate", "compare", "monitor", "approve")  # of the deployments
+HOOK = "TEST_ALERT_URL"
+ALERTS = f"alerts: [{{name: team, kind: webhook, variable: {HOOK}}}]\non_regression: {{preset: smoke}}\n"
 REPORT = "<!doctype html><title>The report of a run</title><p>promoted</p>"
 
 
@@ -53,19 +52,20 @@ class Served:
     checkout: Path
     url: str
     env: dict[str, str]
+    hook_port: int  # where the receiver of alerts is to be
 
     @property
     def api(self) -> str:
         return f"{self.url}/api"
 
 
-def until(what: Callable[[], T], why: str, seconds: float = PATIENCE_S) -> T:
+def until(what: Callable[[], T], why: str, seconds: float = PATIENCE_S, every: float = 0.2) -> T:
     """The first true value of `what`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := what():
             return value
-        time.sleep(0.5)
+        time.sleep(every)
     raise AssertionError(f"{why}: not within {seconds:.0f} s")
 
 
@@ -87,12 +87,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     made, *_ = fabricate.whole_run(folder, "made")
     write_bytes(made / "report.html", REPORT.encode())
     checkout = make_checkout(folder / "checkout", stages=STAGES.format(made=made))
-    write_bytes(checkout / "prefect.yaml", (CHECKOUT / "prefect.yaml").read_bytes())
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    usual = (CHECKOUT / "prefect.yaml").read_text()
+    write_bytes(checkout / "prefect.yaml", (usual[: usual.index("alerts: []")] + ALERTS).encode())
+    params = (CHECKOUT / "params.yaml").read_text()
+    write_bytes(checkout / "params.yaml", params.replace("approval: rule ", "approval: person ").encode())
+    with socket.socket() as free, socket.socket() as other:
+        for one in (free, other):
+            one.bind(("127.0.0.1", 0))
+        port, hook = free.getsockname()[1], other.getsockname()[1]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RATCHET_"))}
-    env = {**inherited, "PREFECT_HOME": str(folder / "prefect"), "PYTHONPATH": str(CHECKOUT), "OMP_NUM_THREADS": "1"}
+    env = {**inherited, "PREFECT_HOME": str(folder / "prefect"), "PYTHONPATH": str(CHECKOUT), "OMP_NUM_THREADS": "1",
+           HOOK: f"http://127.0.0.1:{hook}/secret"}  # fmt: skip
     process = start(checkout, env, "--port", str(port))
     assert process.stdout is not None
     for line in process.stdout:
@@ -101,7 +106,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     else:
         logs = [path.read_text()[-2000:] for path in (checkout / ".ratchet/serve").glob("*.log")]
         raise AssertionError(f"ratchet serve ended with {process.wait()}: {logs}")
-    yield Served(checkout, f"http://127.0.0.1:{port}", env)
+    yield Served(checkout, f"http://127.0.0.1:{port}", env, hook)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0 and said.strip() == "stopping"

@@ -1,40 +1,48 @@
-"""`ratchet serve` through Prefect's API: what the UI's buttons do."""
+"""`ratchet serve` with its server, its worker, and a browser: what the UI's buttons do, whom alerts reach, and what a person approves."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.serve import read_deployments, register
+from flows import caretaking, serve
+from flows.registering import nightly, read_deployments, register
 from ratchet.errors import RatchetError
+from ratchet.store import cards, champions, outbox
 from tests.flows.test_evolve import is_alive
-from tests.ui.conftest import REPORT, Served, start, until
+from tests.page.browser import chromium, tab
+from tests.ui.conftest import HOOK, NAMES, REPORT, Served, until
+from tests.ui.pages import click, keep, submit, text, visit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+EVENT = outbox.Event("model.regression", "run-1", 2, "quickstart", "abc", "round 2: worse <!channel> \x1b[31m", {"source": "run"})
 
 
 def state_of(client: Any, run: Any) -> str:
     return client.read_flow_run(run.id).state.name
 
 
-def run_state(folder: Path) -> str:
-    return json.loads((folder / "logs/run.json").read_text())["state"]
+def attempts(folder: Path) -> list[str]:
+    return [one.get("state") for one in json.loads((folder / "logs/run.json").read_text())["attempts"]]
 
 
 def test_a_second_serve_of_the_checkout_says_that_one_is_at_work(served: Served) -> None:
-    second = start(served.checkout, served.env, "--port", "4999")
-    said = second.communicate(timeout=120)[0]
-    assert second.returncode == 2 and "is at work here already" in said and served.url in said and said.count("\n") == 1
+    with pytest.raises(RatchetError, match=f"is at work here already .pid [0-9]+, {served.url}"):
+        serve.serve(served.checkout, 4999, None, None, [])
 
 
 def test_forms_have_presets_as_choices_and_refuse_what_cannot_work(served: Served, client: Any) -> None:
     from prefect.exceptions import PrefectHTTPStatusError
 
-    forms = {name: client.read_deployment_by_name(f"{name}/{name}") for name in ("evolve", "evaluate", "compare")}
+    forms = {name: client.read_deployment_by_name(f"{name}/{name}") for name in NAMES}
     fields = forms["evolve"].parameter_openapi_schema["properties"]
     assert list(fields) == ["preset", "rounds", "seed", "settings", "resume", "name"]
     assert fields["preset"]["enum"] == sorted(path.stem for path in (served.checkout / "presets").glob("*.yaml"))
@@ -43,62 +51,172 @@ def test_forms_have_presets_as_choices_and_refuse_what_cannot_work(served: Serve
     for wrong in ({"preset": "nonsense"}, {"rounds": 0}, {"seed": "x"}):
         with pytest.raises(PrefectHTTPStatusError, match="409|422"):
             client.create_flow_run_from_deployment(forms["evolve"].id, parameters=wrong)
+    assert {name for name in NAMES if forms[name].global_concurrency_limit} == {"evolve", "harvest", "evaluate", "monitor"}
 
 
 def test_registering_again_changes_nothing_and_keeps_the_schedules_of_the_ui(served: Served, client: Any) -> None:
     from prefect.client.schemas.schedules import CronSchedule
 
-    from flows.serve import _schedule
-
     before = client.read_deployment_by_name("evolve/evolve")
-    deployments, nightly = read_deployments(served.checkout), _schedule(served.checkout, "0 2 * * *", "smoke", ["seed=3"])
+    deployments, every_night = read_deployments(served.checkout), nightly(served.checkout, "0 3 * * *", "smoke", ["seed=3"])
     client.create_deployment_schedules(before.id, [(CronSchedule(cron="0 5 * * 1"), True)])
-    for schedule in (nightly, nightly, None):
-        assert register(served.checkout, served.api, deployments, schedule) == ["evolve/evolve", "evaluate/evaluate", "compare/compare"]
+    for schedule in (every_night, None):
+        assert register(served.checkout, served.api, deployments, schedule) == [f"{name}/{name}" for name in NAMES]
         after = client.read_deployment_by_name("evolve/evolve")
         assert after.id == before.id and after.parameter_openapi_schema == before.parameter_openapi_schema
-        assert sorted((one.schedule.cron, one.active) for one in after.schedules) == [("0 2 * * *", True), ("0 5 * * 1", True)]
-    assert [one.parameters for one in after.schedules if one.slug] == [{"preset": "smoke", "settings": ["seed=3"]}]
+        there = sorted((one.schedule.cron, one.active) for one in after.schedules)
+        assert there == [("0 2 * * *", False), ("0 3 * * *", True), ("0 5 * * 1", True)]
+    assert [one.parameters for one in after.schedules if one.slug == "ratchet-serve"] == [{"preset": "smoke", "settings": ["seed=3"]}]
     for one in after.schedules:
         client.delete_deployment_schedule(before.id, one.id)
     with pytest.raises(RatchetError, match="belongs to .*rename the deployments"):
         register(served.checkout.parent, served.api, deployments, None)
 
 
-def test_a_cancelled_run_ends_its_stage_lets_the_next_one_in_and_resumes(served: Served, client: Any) -> None:
+def test_automations_and_blocks_are_there_once_and_a_paused_one_stays_paused(served: Served, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOOK, served.env[HOOK])
+    before = {one.name.partition(": ")[2]: one for one in client.read_automations()}
+    assert set(before) == {"tell team", "a regression starts evolve"}
+    blocks = [one.id for one in client.read_block_documents()]
+    client.pause_automation(before["a regression starts evolve"].id)
+    for _ in range(2):
+        assert caretaking.register_alerts(served.checkout, served.api, "evolve/evolve", {"preset": "smoke"}) == (["team"], [])
+    after = {one.name.partition(": ")[2]: one for one in client.read_automations()}
+    assert {name: one.id for name, one in after.items()} == {name: one.id for name, one in before.items()}
+    assert not after["a regression starts evolve"].enabled and after["tell team"].enabled
+    assert sorted(one.id for one in client.read_block_documents()) == sorted(blocks)
+    monkeypatch.delenv(HOOK)  # a later `ratchet serve` without the variable keeps the address that Prefect has
+    assert caretaking.register_alerts(served.checkout, served.api, "evolve/evolve", {"preset": "smoke"}) == (["team"], [])
+
+
+def test_an_alert_reaches_its_receiver_or_is_kept_shown_and_sent_again(served: Served) -> None:
+    """Nobody but `ratchet serve` is at work here: it finds the event in the outbox, Prefect's automation sends it, the receiver is down."""
+    root = served.checkout
+    assert outbox.put(root, EVENT)
+    down = until(lambda: delivery(root, EVENT, "failed", "sent", "muted"), "what became of it")
+    assert (down.state, down.attempts) == ("failed", 1) and down.next > down.at and served.env[HOOK] not in down.error
+    with receiving(served.hook_port) as got:
+        until(lambda: got, "the alert, sent again")
+        again = until(lambda: delivery(root, EVENT, "sent"), "the note of it")
+        assert again.attempts == 2 and len(got) == 1
+        (body,) = got
+        assert body["event"] == "model.regression" and body["text"] == "round 2: worse <!channel> [31m" and body["id"] == EVENT.id
+        assert body["link"].startswith("http://127.0.0.1:") and body["link"].endswith("/runs/run-1/report.html")
+        # and where it is up, the automation brings it at once, and nothing does so twice
+        second = outbox.Event("check.failed", "run-1", 3, None, None, "round 3: check labels.r_aux failed")
+        assert outbox.put(root, second)
+        until(lambda: len(got) == 2, "the second alert", every=0.05)
+        told = until(lambda: delivery(root, second, "sent"), "its note")
+        assert told.attempts == 1 and got[1]["id"] == second.id
+    assert outbox.deliveries(root, settled=False) == {}
+
+
+def delivery(root: Path, event: outbox.Event, *states: str) -> outbox.Delivery | None:
+    return next((one for one in outbox.deliveries(root).get(event.id, {}).values() if one.state in states), None)
+
+
+@contextmanager
+def receiving(port: int) -> Iterator[list[dict[str, Any]]]:
+    """A webhook receiver: what it was sent."""
+    got: list[dict[str, Any]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", port), Receiver)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield got
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_run_of_the_form_is_cancelled_the_waiting_one_resumes_it_and_a_person_approves(served: Served, client: Any, tmp_path: Path) -> None:
+    """Two runs of evolve show it all: one is started by the form and hangs, one waits for it and then goes on with its workspace."""
     from prefect.states import Cancelling
 
     deployment = client.read_deployment_by_name("evolve/evolve")
     hang = served.checkout / "hang-prepare"
     hang.write_text("")
-    first = client.create_flow_run_from_deployment(deployment.id, parameters={"preset": "smoke", "rounds": 1, "name": "first"})
-    hanging = until(lambda: next(served.checkout.glob("runs/first-*/hanging"), None), "the first run's stage")
-    workers = until(hanging.read_text, "the stage's processes").split()
-    folder = hanging.parent
-    hang.unlink()
+    first = from_the_form(served, client, deployment, tmp_path)
+    assert first.parameters["preset"] == "smoke" and first.parameters["rounds"] == 1
+    hanging = until(lambda: next(served.checkout.glob("runs/smoke-*/hanging"), None), "the first run's stage")
+    workers, folder = until(hanging.read_text, "the stage's processes").split(), hanging.parent
+    for one in (hang, folder / hang.name):
+        one.unlink()
     # as a schedule does that fires while a run is on
-    second = client.create_flow_run_from_deployment(deployment.id, parameters={"preset": "smoke", "rounds": 1, "name": "second"})
+    second = client.create_flow_run_from_deployment(deployment.id, parameters={"resume": folder.name})
     until(lambda: state_of(client, second) == "AwaitingConcurrencySlot", "the second run to wait")
-    assert not list(served.checkout.glob("runs/second-*")) and all(is_alive(pid) for pid in workers)
+    assert attempts(folder) == [None] and all(is_alive(pid) for pid in workers)
 
     client.set_flow_run_state(first.id, Cancelling())
     until(lambda: state_of(client, first) == "Cancelled", "the first run to be cancelled")
-    assert not any(is_alive(pid) for pid in workers) and run_state(folder) == "interrupted"
+    assert not any(is_alive(pid) for pid in workers) and attempts(folder)[0] == "interrupted"
     until(lambda: client.read_flow_run(second.id).state.is_final(), "the second run to end")
-    assert state_of(client, second) == "Completed"
+    assert state_of(client, second) == "Completed" and attempts(folder) == ["interrupted", "finished"]
+    look_at(served, client, second, folder, tmp_path)
+    approved_in_the_browser(served, client)
 
-    (folder / "hang-prepare").unlink()
-    third = client.create_flow_run_from_deployment(deployment.id, parameters={"resume": folder.name})
-    until(lambda: client.read_flow_run(third.id).state.is_final(), "the resumed run to end")
-    assert state_of(client, third) == "Completed" and run_state(folder) == "finished"
+
+def from_the_form(served: Served, client: Any, deployment: Any, tmp_path: Path) -> Any:
+    if chromium() is None:  # the rest can be shown without one; on Debian: apt-get install chromium
+        return client.create_flow_run_from_deployment(deployment.id, parameters={"preset": "smoke", "rounds": 1})
+    with tab(tmp_path / "profile") as page:
+        visit(page, f"{served.url}/deployments/deployment/{deployment.id}/run")
+        until(lambda: "Submit" in text(page) and "What to run, a file of presets/" in text(page), "the form")
+        keep(page, "prefect-form", tmp_path)
+        fields = {"preset": ("select", "smoke"), "rounds": ("input", "1")}
+        return submit(page, fields, lambda: next(iter(client.read_flow_runs()), None))
+
+
+def look_at(served: Served, client: Any, run: Any, folder: Path, tmp_path: Path) -> None:
+    """Artifacts, and the report behind its link."""
+    artifacts = {one.key: one for one in client.read_artifacts() if one.flow_run_id == run.id}
+    assert {"progress", "evaluation-1", "decision-1", "report"} <= set(artifacts)
+    if chromium() is None:
+        return
+    with tab(tmp_path / "another-profile") as page:
+        visit(page, f"{served.url}/runs/flow-run/{run.id}")
+        click(page, "Artifacts")
+        until(lambda: all(key in text(page).lower() for key in ("progress", "evaluation-1", "decision-1", "report")), "the artifacts")
+        keep(page, "prefect-artifacts", tmp_path)
+        visit(page, f"{served.url}/artifacts/artifact/{artifacts['report'].id}")
+        link = until(
+            lambda: page.evaluate("[...document.querySelectorAll('a')].map(e => e.href).find(e => e.endsWith('report.html'))"), "a link"
+        )
+        assert link.startswith("http://127.0.0.1:") and folder.name in link
+        visit(page, link)
+        until(lambda: page.evaluate("document.title") == "The report of a run", "the report behind the link")
+
+
+def approved_in_the_browser(served: Served, client: Any) -> None:
+    """`ratchet serve` has asked about the run's version; the answer to the suspended run is on file and on the card, with its reason."""
+    registry = served.checkout / "registry"
+    assert champions.champions(registry) == {}
+    question = until(lambda: next((run for run in client.read_flow_runs() if run.state.name == "Suspended"), None), "the question")
+    version = question.parameters["version"]
+    client.resume_flow_run(question.id, run_input={"approve": True, "reason": "read twenty episodes", "by": "Ada"})
+    until(lambda: client.read_flow_run(question.id).state.is_final(), "the answer")
+    assert state_of(client, question) == "Completed" and champions.champions(registry) == {"quickstart": version}
+    (answer,) = (registry / "approvals").glob("*.json")
+    assert json.loads(answer.read_text())["reason"] == "read twenty episodes"
+    assert [one["by"] for one in cards.read_card(registry, version)["decisions"]] == ["rule", "Ada"]
 
 
 def test_reports_open_over_http_and_nothing_else_does(tmp_path: Path) -> None:
     from flows.reports import serving
 
-    report = tmp_path / "runs/a-1/reports/report.html"
-    report.parent.mkdir(parents=True)
-    report.write_text(REPORT)
+    for folder in ("runs/a-1/reports", ".ratchet/monitor/b-2"):
+        report = tmp_path / folder / "report.html"
+        report.parent.mkdir(parents=True)
+        report.write_text(REPORT)
     (tmp_path / "params.yaml").write_text("secret")
     with serving(tmp_path, 0) as url:
         port = int(url.rpartition(":")[2])
@@ -109,15 +227,11 @@ def test_reports_open_over_http_and_nothing_else_does(tmp_path: Path) -> None:
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
 
-        assert get("/runs/a-1/report.html") == (200, REPORT)
+        assert get("/runs/a-1/report.html") == get("/monitor/b-2/report.html") == (200, REPORT)
         for path in (
-            "/",
-            "/params.yaml",
-            "/runs/../params.yaml",
-            "/runs/a-1/../../params.yaml",
-            "/runs/%2e%2e/report.html",
-            "/runs/b/report.html",
-        ):
+            "/", "/params.yaml", "/runs/../params.yaml", "/runs/a-1/../../params.yaml", "/runs/%2e%2e/report.html", "/runs/b/report.html",
+            "/monitor/../report.html", "/monitor/a-1/report.html",
+        ):  # fmt: skip
             assert get(path)[0] == 404, path
         assert get("/runs/a-1/report.html", host="evil.example")[0] == 404
         assert get("/runs/a-1/report.html", method="POST")[0] == 501

@@ -1,0 +1,136 @@
+"""How soon people hear of something: from an event in the outbox to a webhook's receiver.
+
+    python benchmarks/monitoring_alerts.py --json PATH
+
+A new project, a real `ratchet serve` with its Prefect server, and a receiver on this machine. An event is put into the outbox as a run
+does; `ratchet serve` finds it there and posts it, Prefect's automation fires and calls the webhook. Each event waits for the one before.
+Figures: alert_latency_s, the longest of alert_events, and alert_latency_median_s. The seconds to start are not in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from common import machine, write  # noqa: E402
+
+from flows.project import create  # noqa: E402
+from ratchet.store.outbox import Event, put  # noqa: E402
+
+PACKAGES = ("ratchet-agents", "prefect", "httpx")
+VARIABLE = "BENCHMARK_ALERT_URL"
+PATIENCE_S = 120.0
+
+
+def figures(quick: bool) -> dict[str, float]:
+    """alert_latency_s (the longest), alert_latency_median_s and alert_events; `quick` sends few."""
+    events = 3 if quick else 20
+    with tempfile.TemporaryDirectory() as folder, _receiving() as (port, came):
+        project = Path(folder) / "project"
+        create(project)
+        _told(project)
+        with _serving(project, Path(folder) / "prefect", port):
+            seconds = [_latency(project, number, came) for number in range(events + 1)][1:]  # the first loads what the others find loaded
+    return {
+        "alert_latency_s": round(max(seconds), 3),
+        "alert_latency_median_s": round(statistics.median(seconds), 3),
+        "alert_events": float(events),
+    }
+
+
+def _latency(project: Path, number: int, came: queue.Queue[float]) -> float:
+    time.sleep(0.37 * (number % 4))  # at any time between two looks of `ratchet serve`
+    began = time.perf_counter()
+    put(project, Event("model.regression", "benchmark", number, "quickstart", None, f"round {number}: worse", {"source": "run"}))
+    return came.get(timeout=PATIENCE_S) - began
+
+
+def _told(project: Path) -> None:
+    path = project / "prefect.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("alerts: []", f"alerts: [{{name: benchmark, kind: webhook, variable: {VARIABLE}}}]"), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _receiving() -> Iterator[tuple[int, queue.Queue[float]]]:
+    """(port, times at which something came)."""
+    came: queue.Queue[float] = queue.Queue()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            came.put(time.perf_counter())
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port, came
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def _serving(project: Path, home: Path, receiver: int) -> Iterator[None]:
+    """`ratchet serve` of the project, ready to work."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RATCHET_"))}
+    environment = {**inherited, "PREFECT_HOME": str(home), "PYTHONPATH": str(ROOT), VARIABLE: f"http://127.0.0.1:{receiver}/"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "serve", "--port", str(port)],
+        cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if "Ctrl-C" in line:
+            break
+    else:
+        raise SystemExit(f"ratchet serve ended with {process.wait()}: {''.join(said)}")
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where the result goes; by default it is only printed")
+    parser.add_argument("--quick", action="store_true", help="few events")
+    arguments = parser.parse_args()
+    before = machine()
+    found = figures(arguments.quick)
+    for name, value in found.items():
+        print(f"{name:24} {value}")
+    if arguments.json:
+        quick = " --quick" if arguments.quick else ""
+        write(arguments.json, found, f"python benchmarks/monitoring_alerts.py{quick}", PACKAGES, before)
+
+
+if __name__ == "__main__":
+    main()
