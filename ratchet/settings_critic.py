@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from ratchet.section import Count, Section, Share
-from ratchet.settings_online import Clip, Forecasting
+from ratchet.settings_online import SHORTEST_PLAN, Clip, Forecasting, forecast_tokens
 
 if TYPE_CHECKING:
     from ratchet.settings import Settings
@@ -184,14 +184,18 @@ def check_critic(settings: Settings) -> None:
         )
     if not offline.enabled and not settings.evolve_online.enabled:
         raise ValueError("evolve_online.enabled: false leaves nothing that evolves the actor; set evolve_offline.enabled to true, or leave it on")
-    for name, size in (
-        ("fit_critic.batch_tokens", critic.batch_tokens),
-        ("evolve_offline.batch_tokens", offline.batch_tokens),
-    ):
-        if size < env.max_tokens:
-            raise ValueError(f"{name}: {size} is below env.max_tokens={env.max_tokens}, one episode; raise it to that")
-    if settings.buffer.own.tasks > settings.prepare.games.train:
-        raise ValueError(f"buffer.own.tasks: {settings.buffer.own.tasks} is above prepare.games.train={settings.prepare.games.train}; lower it")
+    for name, own in (("fit_critic", critic), ("evolve_offline", offline)):
+        if own.enabled and own.batch_tokens < env.max_tokens:
+            raise ValueError(f"{name}.batch_tokens: {own.batch_tokens} is below env.max_tokens={env.max_tokens}, one episode; raise it to that")
+    most = forecast_tokens(offline.forecast, env.max_tokens, env.max_steps, env.max_reply_tokens, plan=SHORTEST_PLAN)
+    if offline.enabled and offline.forecast.weight and most > offline.batch_tokens:
+        raise ValueError(
+            f"evolve_offline.batch_tokens: {offline.batch_tokens} is below {most}, one episode of env.max_tokens={env.max_tokens} with its "
+            f"forecasts; raise it to that, or lower evolve_offline.forecast.prefixes (now {offline.forecast.prefixes}) or horizon"
+        )
+    games = settings.prepare.games.train
+    if uses_buffer(settings) and settings.buffer.own.tasks > games:
+        raise ValueError(f"buffer.own.tasks: {settings.buffer.own.tasks} is above prepare.games.train={games}; lower it")
 
 
 def uses_buffer(settings: Settings) -> bool:

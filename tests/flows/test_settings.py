@@ -78,7 +78,7 @@ REFUSED = [
     (["evolve_online.enabled=false"], "evolve_online.enabled: false leaves nothing that evolves the actor"),
     (["evolve_offline.eto.beta=0.5"], "evolve_offline.eto: is read by method=eto alone, and method is bppo"),
     (["buffer.own.greedy=2"], "buffer.own.greedy: 2 greedy episodes of a task would all be the same"),
-    (["fit_critic.batch_tokens=100"], "fit_critic.batch_tokens: 100 is below env.max_tokens=640"),
+    (["fit_critic.enabled=true", "fit_critic.batch_tokens=100"], "fit_critic.batch_tokens: 100 is below env.max_tokens=640"),
     (["rounds.9={}"], "rounds.9: unknown key"),
     (["last=2"], "derived from the count of rounds"),
     (["env.options.roms=4"], "--set env.options.roms: unknown key; did you mean env.options.rooms?"),

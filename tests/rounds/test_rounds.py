@@ -1,0 +1,211 @@
+"""Rounds with a buffer, a critic and an offline update: what they write, what enters what, and that a kill changes no byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ratchet.critic.learner import CriticLearner
+from ratchet.episodes.files import read_table, write_table
+from ratchet.errors import RatchetError
+from ratchet.evaluation.panels import make_panel, read_panel
+from ratchet.learners.actor import ActorLearner
+from ratchet.models.build import RERANK, card_of, version_of
+from ratchet.settings import load
+from tasks.common import Stage
+from tasks.evaluate import play_panel
+from tests.rounds.conftest import change
+from tests.tasks.conftest import run_stage
+from tests.tasks.test_pipeline import digests
+
+
+def told(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / "reports/metrics" / f"{name}.json").read_text())
+
+
+def table(folder: Path, path: str, kind: str) -> list[dict[str, Any]]:
+    return read_table(folder / "data/rounds" / path, kind).to_pylist()
+
+
+def test_a_round_without_them_skips_them_and_hands_its_start_on(finished: Path) -> None:
+    for name in ("buffer", "fit_critic", "evolve_offline"):
+        assert set(told(finished, f"{name}-1")) == {"skipped"}
+    start, offline = (finished / "models/rounds" / name for name in ("0/start", "1/offline"))
+    assert {path.name: path.read_bytes() for path in start.iterdir()} == {path.name: path.read_bytes() for path in offline.iterdir()}
+
+
+def test_a_buffer_holds_experts_and_own_episodes_with_their_ages_and_versions(evolved: Path) -> None:
+    first, second = (told(evolved, f"buffer-{key}") for key in "12")
+    assert first["by_source"] == {"expert": 20, "own": 20} and first["by_age"] == {"0": 40}
+    assert second["by_source"]["failure"] > 0 and second["by_age"]["1"] == second["by_source"]["failure"]
+    assert first["success"] == 0.5 and first["one_sided"] is None and first["hash"] != second["hash"]
+    rows = {row["episode_id"]: row for row in table(evolved, "2/buffer/buffer.parquet", "buffer")}
+    episodes = table(evolved, "2/buffer/episodes.parquet", "episodes")
+    assert [row["episode_id"] for row in episodes] == sorted(rows) and len({row["tokenizer_id"] for row in episodes}) == 1
+    own = [rows[row["episode_id"]] for row in episodes if row["policy_id"] == "actor" and row["round"] == 2]
+    assert {row["policy_version"] for row in own} == {second["start"]} and {row["source"] for row in own} == {"own"}
+    sampled = [row for row in episodes if row["policy_id"] == "actor" and row["round"] == 2 and row["sample"] > 0]
+    assert sorted(row["temperature"] for row in sampled) == [0.0] * 6 + [1.0] * 6
+
+
+def test_every_step_of_a_buffer_has_tokens_labels_and_the_starts_log_probs(evolved: Path) -> None:
+    steps = table(evolved, "1/buffer/steps.parquet", "steps")
+    starts, labels = table(evolved, "1/buffer/logprobs.parquet", "logprobs"), table(evolved, "1/buffer/labels.parquet", "labels")
+    keys = [(row["episode_id"], row["t"]) for row in steps]
+    assert [(row["episode_id"], row["t"]) for row in starts] == [(row["episode_id"], row["t"]) for row in labels] == keys
+    assert all(len(a["reply_ids"]) == len(b["logprobs"]) > 0 for a, b in zip(steps, starts, strict=True))
+    generated = [(a, b) for a, b in zip(steps, starts, strict=True) if a["tokens_from"] == "generated"]
+    assert max(np.abs(np.array(a["logprobs"]) - b["logprobs"]).max() for a, b in generated) < 1e-4, "of the very policy that played"
+    assert {row["r_aux"] for row in labels} <= {np.float32(value) for value in (-0.3, -0.2, -0.1, 0.0)}
+
+
+def test_at_the_rounds_start_the_ratio_is_one_for_experts_and_own_data_alike(evolved: Path) -> None:
+    first = told(evolved, "evolve_offline-1")["curve"][0]
+    assert first["logprob_max_diff"] < 1e-4 and first["logprob_tokens"] > 100 and abs(first["ratio_deviation"]) < 1e-5 and first["clip_fraction"] == 0
+
+
+def test_the_critics_sidecar_says_something_of_every_step_and_only_fitted_episodes_move_the_actor(evolved: Path) -> None:
+    rows = table(evolved, "1/critic/critic.parquet", "critic")
+    steps = table(evolved, "1/buffer/steps.parquet", "steps")
+    assert [(row["episode_id"], row["t"]) for row in rows] == [(row["episode_id"], row["t"]) for row in steps]
+    assert all(np.isfinite([row[name] for row in rows]).all() for name in ("value", "q", "advantage"))
+    assert {row["weight"] for row in rows if row["t"] == 0} == {0.5, 1.0}
+    held_out = {row["episode_id"] for row in table(evolved, "1/buffer/buffer.parquet", "buffer") if row["held_out"]}
+    fit, offline = told(evolved, "fit_critic-1"), told(evolved, "evolve_offline-1")
+    assert held_out and fit["held_out"] == len(held_out) and fit["fitted"] == offline["sequences"] == 40 - len(held_out)
+
+
+def test_the_online_round_goes_on_from_the_offline_update_which_is_a_candidate_too(evolved: Path) -> None:
+    start, offline = (card_of(evolved / "models/rounds" / name) for name in ("0/start", "1/offline"))
+    assert offline["parents"] == [start["version"]] and offline["stage"] == "evolve_offline" and offline["version"] != start["version"]
+    candidates = json.loads((evolved / "models/rounds/1/candidates/candidates.json").read_text())
+    assert candidates == ["offline", "iter-001"]
+    assert card_of(evolved / "models/rounds/1/candidates/iter-001")["parents"] == [offline["version"]]
+    assert told(evolved, "evolve_offline-1")["ess"] <= 1
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(("name", "learner"), [("buffer", ActorLearner), ("fit_critic", CriticLearner), ("evolve_offline", ActorLearner)])
+def test_a_stage_of_round_2_that_is_killed_goes_on_to_the_same_bytes(
+    evolved: Path, evolved_copy: Path, name: str, learner: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "logprobs" if name == "buffer" else "update"
+    real, calls = getattr(learner, method), []
+
+    def killed(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == (1 if name == "buffer" else 4):
+            raise Killed
+        return real(self, *arguments, **options)
+
+    for settings in ("ratchet.critic.learner.FitSettings", "ratchet.learners.offline.OfflineSettings"):
+        monkeypatch.setattr(f"{settings}.checkpoint_every", 1, raising=False)
+    monkeypatch.setattr(learner, method, killed)
+    with pytest.raises(Killed):
+        run_stage(evolved_copy, name, "2")
+    monkeypatch.setattr(learner, method, real)
+    run_stage(evolved_copy, name, "2")
+    assert digests(evolved_copy) == digests(evolved)
+
+
+def test_settings_of_one_round_change_that_round_alone(evolved: Path, evolved_copy: Path) -> None:
+    change(evolved_copy, "rounds.2.set.evolve_offline.lr=0.002")
+    for key in "12":
+        run_stage(evolved_copy, "evolve_offline", key)
+    same = ["models/rounds/1/offline/model.safetensors", "models/rounds/2/offline/model.safetensors"]
+    assert [(evolved / path).read_bytes() == (evolved_copy / path).read_bytes() for path in same] == [True, False]
+
+
+BASELINES = {
+    "awr": ["evolve_offline.method=awr"],
+    "rft": ["evolve_offline.method=rft", "fit_critic.enabled=false"],
+    "eto": ["evolve_offline.method=eto", "fit_critic.enabled=false"],
+    "forecast": ["evolve_offline.forecast.weight=0.1", "evolve_offline.batch_tokens=9000"],
+    "no reference": ["evolve_offline.reference.weight=0.0", "evolve_offline.clip.high=0.01"],
+}
+
+
+def test_each_method_and_term_reaches_the_weights(evolved: Path, evolved_copy: Path) -> None:
+    rows = read_table(evolved_copy / "data/rounds/1/buffer/episodes.parquet", "episodes")
+    held_out = {row["episode_id"] for row in table(evolved, "1/buffer/buffer.parquet", "buffer") if row["held_out"]}
+    task = next(row["task_id"] for row in rows.to_pylist() if row["solved"] and row["episode_id"] not in held_out)
+    tasks = [task if not row["solved"] else row["task_id"] for row in rows.to_pylist()]  # a task with both outcomes, for pairs
+    field = rows.schema.get_field_index("task_id")
+    write_table(evolved_copy / "data/rounds/1/buffer/episodes.parquet", "episodes", rows.set_column(field, "task_id", [tasks]))
+    params, seen = (evolved_copy / "params.yaml").read_text(), {version_of(evolved / "models/rounds/1/offline")}
+    for name, sets in BASELINES.items():
+        (evolved_copy / "params.yaml").write_text(params)
+        change(evolved_copy, *sets)
+        run_stage(evolved_copy, "evolve_offline", "1")
+        metrics = told(evolved_copy, "evolve_offline-1")
+        assert "skipped" not in metrics and metrics["steps"] > 0, name
+        assert (name == "forecast") == ("forecast" in metrics["curve"][0]), name
+        seen.add(metrics["version"])
+    assert len(seen) == len(BASELINES) + 1
+
+
+def test_a_reranker_is_a_version_of_its_own_that_plays_what_the_critic_prefers(evolved_copy: Path) -> None:
+    change(evolved_copy, "evolve_offline.method=rerank", "evolve_offline.rerank.candidates=3", "evolve_online.enabled=false")
+    for name in ("evolve_offline", "evolve_online"):
+        run_stage(evolved_copy, name, "1")
+    folder = evolved_copy / "models/rounds/1/candidates/offline"
+    start = card_of(evolved_copy / "models/rounds/0/start")["version"]
+    assert card_of(folder)["version"] == version_of(folder) != start and (folder / RERANK).is_file()
+    assert json.loads((evolved_copy / "models/rounds/1/candidates/candidates.json").read_text()) == ["offline"]
+    stage = Stage(evolved_copy, load(evolved_copy / "params.yaml"), "evaluate", "1")
+    panel = make_panel("select", read_panel(evolved_copy / "data/panels/select.json").tasks[:3])
+    models = {"reranked": folder, "plain": evolved_copy / "models/rounds/0/start"}
+    chosen, plain = (play_panel(stage, model, panel, name)[2]["reply"].to_pylist() for name, model in models.items())
+    assert chosen != plain and len(chosen) > 3
+
+
+def test_a_buffer_of_one_outcome_teaches_nothing_and_the_round_goes_on(evolved_copy: Path) -> None:
+    change(evolved_copy, "buffer.experts=0")
+    path = evolved_copy / "data/rounds/1/harvest/episodes.parquet"
+    harvest = read_table(path, "episodes")
+    run_stage(evolved_copy, "buffer", "1")
+    for name in ("fit_critic", "evolve_offline"):
+        run_stage(evolved_copy, name, "1")
+        assert "episodes of the buffer failed, and a critic learns from outcomes that differ" in told(evolved_copy, f"{name}-1")["skipped"]
+    assert harvest.num_rows == 20
+    start, offline = (card_of(evolved_copy / "models/rounds" / name)["version"] for name in ("0/start", "1/offline"))
+    assert start == offline
+
+
+def test_without_solved_demonstrations_the_strongest_policys_successes_seed_the_buffer(
+    evolved_copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = evolved_copy / "data/demonstrations/episodes.parquet"
+    found = read_table(path, "episodes")
+    write_table(path, "episodes", found.set_column(found.schema.get_field_index("solved"), "solved", [[False] * found.num_rows]))
+    monkeypatch.setattr("tasks.buffer.PENALTIES", None)  # and an environment that says nothing of an action
+    run_stage(evolved_copy, "buffer", "1")
+    said = capsys.readouterr().out
+    assert "the successes of expert, the strongest of the harvest, take their place" in said
+    assert said.count("no retrospective rewards") == 1
+    assert told(evolved_copy, "buffer-1")["by_source"]["expert"] == 4
+    assert {row["r_aux"] for row in table(evolved_copy, "1/buffer/labels.parquet", "labels")} == {0.0}
+
+
+def test_advantages_that_are_not_finite_and_a_reference_of_other_tokens_are_refused(evolved_copy: Path) -> None:
+    path = evolved_copy / "data/rounds/1/critic/critic.parquet"
+    credit = read_table(path, "critic")
+    values = credit["advantage"].to_pylist()
+    values[3] = float("nan")
+    row = credit.to_pylist()[3]
+    tokenizer = evolved_copy / "models/warm/actor/tokenizer.json"
+    text = tokenizer.read_text()
+    tokenizer.unlink()
+    tokenizer.write_text(text + " ")
+    with pytest.raises(RatchetError, match="has another tokenizer than the actor at the round's start"):
+        run_stage(evolved_copy, "evolve_offline", "1")
+    write_table(path, "critic", credit.set_column(credit.schema.get_field_index("advantage"), "advantage", [values]))
+    with pytest.raises(RatchetError, match=f"advantages are not finite at {row['episode_id']} t={row['t']} \\(1 in all\\)"):
+        run_stage(evolved_copy, "evolve_offline", "1")
