@@ -27,7 +27,7 @@ STUCK = 0.45  # of env.max_invalid, likewise (quickstart: 8.8 to 9.1 turns where
 SCORING = 1 / 3  # a forward pass alone, of an update
 TRL = 2.5  # TRL's trainer beside ours (0.68 s a step where ours takes 0.27)
 AFTER_ROUNDS = ("final", "report", "seal")
-SUITES = ("check", "decide")  # stages that load the quality suite
+SUITES = ("check", "drift")  # stages that load the quality suite
 MIB = 2**20
 
 
@@ -188,6 +188,15 @@ def _fit_critic(settings: Settings, speed: Speed, key: str | None) -> Cost:
     return Cost(_buffer_tokens(settings, speed, key) * one.train_s * passes, one.bytes) if own.enabled else Cost()
 
 
+def _fit_meter(settings: Settings, speed: Speed, key: str | None) -> Cost:
+    own, meter, one = settings.fit_meter, settings.evolve_online.meter, speed.actors[settings.fit_meter.base or settings.actor]
+    if not meter.enabled or key != "1":  # one that still passes its gate is passed on
+        return Cost()
+    prefix = _tokens(settings, speed, one) / 2
+    answers = (own.sft.examples or settings.harvest.episodes) * own.sft.epochs + own.rl.steps * own.rl.prompts * own.rl.samples
+    return Cost(answers * prefix * one.train_s * TRL, one.bytes)
+
+
 def _evolve_offline(settings: Settings, speed: Speed, key: str | None) -> Cost:
     own, one = settings.of_round(key).evolve_offline, speed.actors[settings.actor]
     passes = own.epochs + SCORING * (2 if own.reference.weight else 1)
@@ -220,10 +229,12 @@ COSTS: dict[str, Callable[[Settings, Speed, str | None], Cost]] = {
     "label": _label,
     "check": _only_starts,
     "buffer": _buffer,
+    "fit_meter": _fit_meter,
     "fit_critic": _fit_critic,
     "evolve_offline": _evolve_offline,
     "evolve_online": _evolve_online,
     "evaluate": _evaluate,
+    "drift": _only_starts,
     "baseline": _only_starts,
     "decide": _only_starts,
     "final": _final,

@@ -8,7 +8,10 @@ from ratchet.evaluation.summary import selected
 from ratchet.files import read_json, write_json
 from tasks.common import SKIPPED, Stage, main, say
 
-EMPTY = ("data/rounds/0/replay", "data/rounds/0/check", "data/rounds/0/drift", "data/rounds/0/online", "data/rounds/0/buffer", "models/rounds/0/critic")
+EMPTY = (
+    *(f"data/rounds/0/{name}" for name in ("replay", "check", "drift", "online", "buffer")),
+    *(f"models/rounds/0/{name}" for name in ("critic", "meter")),
+)
 
 
 def run(stage: Stage) -> None:

@@ -21,6 +21,7 @@ from tasks.parts import read_parts
 from tasks.replays import store_of, with_earlier_successes, write_store
 from tasks.rollouts import model_policy
 from tasks.rounds import hold_up, keep_candidates, without_online
+from tasks.step_credit import step_credit
 
 if TYPE_CHECKING:
     from ratchet.learners.online import Credited
@@ -82,6 +83,7 @@ class _Online:
             self.reference = ActorLearner(
                 load_model(self.start, light=True), terms[:1], optimizer="adamw", batch_tokens=own.batch_tokens, max_grad_norm=1.0, temperature=own.temperature
             )
+        self.shares = step_credit(stage)
         self.rollouts = Rollouts(stage, read_panel(stage.path("data/panels/train.json")).tasks)
         self.curve: list[dict[str, Any]] = []
         self.candidates: list[str] = []
@@ -129,6 +131,8 @@ class _Online:
         played, expected = sum(e.num_rows for e, _ in self._parts(progress["curve"])), _episodes(progress["curve"])
         if played != expected:
             return f"{expected - played} of its {expected} episodes are missing"
+        if self.shares and (missing := self.shares.missing([point["iteration"] for point in progress["curve"]])):
+            return missing
         for name in progress["candidates"]:
             folder = self._candidate(name)
             if not (folder / "ratchet.json").is_file() or version_of(folder) != card_of(folder)["version"]:
@@ -159,6 +163,7 @@ class _Online:
             balance=own.balance,
             only=played.groups,
         )
+        shared = self.shares.apply(iteration, batch.sequences, played.episodes, played.steps) if self.shares else {}
         reference = self.reference.logprobs([one for one in batch.sequences if not one.silent]) if self.reference else None
         lr = own.lr * min(1.0, iteration / max(own.warmup, 1))
         asked, learned = self._ask(batch, played)
@@ -166,7 +171,7 @@ class _Online:
         self.average.update(self.learner.model)
         self._stop_where_wrong(metrics)
         point = {"iteration": iteration, **_summary(played.episodes, played.steps), **metrics, "loss": metrics.get("policy", 0.0)}
-        point |= {**asked, **loss_of(metrics)}
+        point |= {**shared, **asked, **loss_of(metrics)}
         point |= _groups(played, batch, own.samples)
         point.setdefault("clip_fraction", 0.0)
         self.curve.append(point)
@@ -243,6 +248,8 @@ class _Online:
             raise RatchetError(f"{stage.title}: {episodes.num_rows} episodes are kept, {expected} were played; run the stage again")
         write_table(stage.out(f"data/rounds/{self.round}/online/episodes.parquet"), "episodes", episodes)
         write_table(stage.out(f"data/rounds/{self.round}/online/steps.parquet"), "steps", steps)
+        if self.shares:
+            self.shares.write([point["iteration"] for point in self.curve])
         keep_candidates(stage, {name: self._candidate(name) for name in self.candidates})
         write_store(stage, self.replay)
         if self.forecaster and not targets_of(self.curve):

@@ -20,6 +20,7 @@ SORT_KEYS = {
     "buffer": ["episode_id"],
     "logprobs": STEP_KEYS,
     "critic": STEP_KEYS,
+    "meter": STEP_KEYS,
 }
 
 

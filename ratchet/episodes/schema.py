@@ -123,6 +123,20 @@ CRITIC = pa.schema(
     ]
 )
 
+METER = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("t", pa.int32()),
+        ("completable", pa.bool_()),  # what a progress meter said before the action (methods §3)
+        ("p", pa.float32()),  # calibrated probability of that
+        ("remaining", pa.float32()),  # in the unit of its target; null where it gave no number
+        ("parsed", pa.bool_()),  # false: what it wrote was no answer, or the prefix was too long to ask
+        ("cost", pa.float32()),  # c_t
+        ("delta", pa.float32()),  # what the action took off the cost
+        ("weight", pa.float32()),  # what the step's advantage was multiplied with; null where nothing was learned from it
+    ]
+)
+
 KINDS = {
     "episodes": EPISODES,
     "steps": STEPS,
@@ -131,6 +145,7 @@ KINDS = {
     "buffer": BUFFER,
     "logprobs": LOGPROBS,
     "critic": CRITIC,
+    "meter": METER,
 }
 
 

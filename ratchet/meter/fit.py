@@ -121,7 +121,7 @@ def sft_with_trl(
     )
     with _for_trl(model):
         trainer = SFTTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=template.tokenizer)
-        trainer.train()
+        _quietly(trainer)
     return _curve(trainer, "loss", progress)
 
 
@@ -230,13 +230,13 @@ def rl_with_trl(
         save_strategy="no",
         use_cpu=not torch.cuda.is_available(),
         bf16=False,
-        gradient_checkpointing=False,
+        activation_checkpointing=False,
         disable_tqdm=True,
     )
     data = Dataset.from_list([{"prompt": str(index), "place": index} for index in range(len(examples))])
     with _for_trl(model):
         trainer = Trainer(model=model, reward_funcs=reward, args=config, train_dataset=data, processing_class=template.tokenizer)
-        trainer.train()
+        _quietly(trainer)
     return _curve(trainer, "reward", progress)
 
 
@@ -254,6 +254,13 @@ class _for_trl:
         self.model.set_attn_implementation(attention.NAME)
         if kind is None and not all(bool(value.isfinite().all()) for value in self.model.parameters()):
             raise RatchetError("fit_meter: the meter's weights are no longer finite after TRL's steps; lower fit_meter.sft.lr or fit_meter.rl.lr")
+
+
+def _quietly(trainer: Any) -> None:
+    from transformers.trainer_callback import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)  # what it logs is told by `progress`
+    trainer.train()
 
 
 def _curve(trainer: Any, name: str, progress: Progress) -> list[dict[str, float]]:

@@ -209,7 +209,7 @@ def test_the_stage_list_is_what_the_rounds_imply(tmp_path: Path, rounds: int) ->
     (folder / "params.yaml").write_text(dump_params(params))
     names = stage_names(folder)
     expected = ["prepare", "demonstrate", *(f"warm_start@{actor}" for actor in params["actors"]), "evaluate@0", "baseline"]
-    of_a_round = ["harvest", "label", "check", "buffer", "fit_critic", "evolve_offline", "evolve_online", "evaluate", "decide"]
+    of_a_round = ["harvest", "label", "check", "buffer", "fit_meter", "fit_critic", "evolve_offline", "evolve_online", "evaluate", "drift", "decide"]
     expected += [f"{name}@{key}" for key in params["rounds"] for name in of_a_round]
     assert names == [*expected, "final", "report", "seal"]
     assert stage_names(folder) == names

@@ -19,7 +19,7 @@ from tasks.common import Stage, perform
 
 CHECKOUT = Path(__file__).parents[2]
 THREADS = 1  # sums differ in their last bits with the number of threads, and other tests change it
-ROUND = ("harvest", "label", "check", "buffer", "fit_critic", "evolve_offline", "evolve_online", "evaluate", "decide")
+ROUND = ("harvest", "label", "check", "buffer", "fit_meter", "fit_critic", "evolve_offline", "evolve_online", "evaluate", "drift", "decide")
 TINY = [
     "env.max_steps=8",
     "env.max_tokens=320",
