@@ -86,6 +86,9 @@ def evaluate(
     ] = None,
     panel: Annotated[str, typer.Option(help="The panel whose tasks are played.")] = "test",
     tasks: Annotated[int | None, typer.Option(help="At most so many of them, the same for every version.")] = None,
+    guide: Annotated[str | None, typer.Option(metavar="meter", help="Play them once more, a progress meter choosing each action (docs/meter.md).")] = None,
+    candidates: Annotated[int, typer.Option(help="With --guide: different actions that are tried each turn.")] = 4,
+    meter: Annotated[str | None, typer.Option(metavar="FOLDER", help="With --guide: which meter; by default the newest of the version's run.")] = None,
     json: Json = False,
 ) -> None:
     """Play a version on a panel and measure it: success, its interval, and the panel's hash.
@@ -98,11 +101,13 @@ def evaluate(
 
     - `ratchet evaluate served:gpt --tasks 20` — a served model of params.yaml
 
+    - `ratchet evaluate champion --guide meter --candidates 4` — natural and guided success, and the environment steps of both
+
     Nothing of it enters the registry: what decides are the runs' own panels. Do not choose versions by the test panel.
     """
     from flows.measuring import evaluate as measure
 
-    measure(version, env, panel, tasks, json)
+    measure(version, env, panel, tasks, json, guide, candidates, meter)
 
 
 @app.command(rich_help_panel=VERSIONS)

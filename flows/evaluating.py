@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.guiding import check_guide, guided, meter_folder
 from flows.keys import in_environment
 from ratchet.envs.base import Task
 from ratchet.envs.benchmarks import benchmark, look_in
@@ -35,21 +36,28 @@ STAGE = "evaluate"
 DVC_YAML = f"stages: {{{STAGE}: {{cmd: ''}}}}\n"  # a stage of its own, without deps and outs
 
 
-def evaluate_version(root: Path, version: str, env: str | None, panel: str, tasks: int | None) -> dict[str, Any]:
+def evaluate_version(
+    root: Path, version: str, env: str | None, panel: str, tasks: int | None, *, guide: str | None = None, candidates: int = 4, meter: str | None = None
+) -> dict[str, Any]:
     """Plays `version` (whatever `ratchet versions` and `champion` name, or `served:NAME` for a served model of params.yaml) and
     measures it; progress goes to standard output.
 
     `env` is a benchmark, or `BENCHMARK/PATTERN` for its tasks whose id or stratum matches (`*` and `?` stand for any text; a name
     also matches what it begins); by default the benchmark and games of the version's own run. `tasks` is the most tasks to
-    play, drawn once for all from those of the panel, so every version plays the same.
+    play, drawn once for all from those of the panel, so every version plays the same. With `guide: meter` they are played once more, a
+    progress meter (a folder, by default the newest of the version's run) choosing among `candidates` actions each turn.
 
     Returns the summary of `ratchet.evaluation.summary.summarise` (success with its Wilson interval, panel hash, `n`, strata, …)
-    and `version`, `env`, `pattern`, `available` (tasks that match), `outcomes` (path of the Parquet file).
+    and `version`, `env`, `pattern`, `available` (tasks that match), `outcomes` (path of the Parquet file); guided, also what
+    `flows.guiding.guided` returns.
 
     Raises RatchetError for an unknown version, weights that are gone, an unknown benchmark, panel or pattern.
     """
     if tasks is not None and tasks < 1:
         raise RatchetError(f"--tasks {tasks}: is not a count from 1; leave it out to play the whole panel")
+    check_guide(guide, candidates)
+    if guide is not None and version.startswith(VERSION):
+        raise RatchetError(f"--guide {guide}: {version} is behind a server, which gives no several answers to try; evaluate a version of this checkout")
     player = _served(root, version.removeprefix(VERSION)) if version.startswith(VERSION) else recorded(root, version)
     name, _, pattern = (env or "").partition("/")
     look_in(root)  # an environment of one's own may be younger than the version's run
@@ -70,9 +78,15 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
     few = f" (all that match; {tasks} were asked for)" if tasks is not None and tasks > len(chosen) else ""
     say(f"evaluate: {player.version} on {len(chosen)} tasks{few} of {settings.env.name} {panel}, panel {part.hash[:12]}")
     folder = _workspace(root, player, settings, games, part)
+    chooses = None if guide is None else meter_folder(player.run, meter)
+    told: dict[str, Any] = {}
     with locked(folder, STAGE):
-        outcomes, _, _ = player.play(Stage(folder, settings, STAGE), part, panel)
+        stage = Stage(folder, settings, STAGE)
+        outcomes, _, _ = player.play(stage, part, panel)
         write_table(folder / "outcomes.parquet", "outcomes", outcomes)
+        if chooses is not None:
+            model, _ = _model_of(root, find(root / "registry", version))
+            told = guided(stage, model, chooses, part, panel, candidates, games / "data" / "games", outcomes, folder)
     return {
         **summarise(outcomes),
         "version": player.version,
@@ -80,6 +94,7 @@ def evaluate_version(root: Path, version: str, env: str | None, panel: str, task
         "pattern": pattern or None,
         "available": len(matching),
         "outcomes": str(folder / "outcomes.parquet"),
+        **told,
     }
 
 

@@ -9,12 +9,14 @@ from flows.commands import root, show
 from flows.results import percent
 
 
-def evaluate(version: str, env: str | None, panel: str, tasks: int | None, json: bool) -> None:
+def evaluate(
+    version: str, env: str | None, panel: str, tasks: int | None, json: bool, guide: str | None = None, candidates: int = 4, meter: str | None = None
+) -> None:
     """`ratchet evaluate`; progress goes to standard error, so that --json is JSON."""
     from flows.evaluating import evaluate_version
 
     with redirect_stdout(sys.stderr):
-        result = evaluate_version(root(), version, env, panel, tasks)
+        result = evaluate_version(root(), version, env, panel, tasks, guide=guide, candidates=candidates, meter=meter)
     if json:
         print(json_module.dumps(result, indent=1, sort_keys=True))
         return
@@ -27,6 +29,10 @@ def evaluate(version: str, env: str | None, panel: str, tasks: int | None, json:
         rows = [{"games of": name, "n": one["n"], "success": percent(one["success"])} for name, one in strata.items()]
         show(rows, ["games of", "n", "success"], False, "")
     print(f"outcomes: {result['outcomes']}")
+    if guide is not None:
+        from flows.guiding import lines
+
+        print("\n".join(lines(result, percent)))
 
 
 def _mean(result: dict[str, Any], name: str) -> str:

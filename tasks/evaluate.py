@@ -29,9 +29,9 @@ def play_panel(stage: Stage, folder: Path, panel: Panel, name: str) -> tuple[pa.
 
 
 def play_policy(
-    stage: Stage, policy: Policy, panel: Panel, name: str, accept: Callable[[pa.Table], None] = lambda steps: None
+    stage: Stage, policy: Policy, panel: Panel, name: str, accept: Callable[[pa.Table], None] = lambda steps: None, rows: int | None = None
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """(outcomes, episodes, steps) of a policy on a panel; `accept` as in `play_shards`."""
+    """(outcomes, episodes, steps) of a policy on a panel; `accept` as in `play_shards`, `rows` at a time (default: `evaluate.shard`)."""
     settings, own = stage.settings, stage.settings.evaluate
     round_number = int(stage.key or settings.last)
     jobs = [
@@ -40,7 +40,7 @@ def play_policy(
         for sample in range(own.samples)
     ]
     with open_pool(stage.path("data/games"), settings.env, [panel.name], admissible=False) as pool:
-        episodes, steps = play_shards(stage, name, jobs, policy, pool, shard=2 * own.shard, rows=own.shard, accept=accept)
+        episodes, steps = play_shards(stage, name, jobs, policy, pool, shard=2 * own.shard, rows=rows or own.shard, accept=accept)
     return outcomes_of(episodes, steps, version=policy.version, panel=panel), episodes, steps
 
 

@@ -1,0 +1,149 @@
+"""What an action would lead to: copies of environments where they can be copied, replays of the actions so far where they cannot.
+
+A replay is only worth what it repeats, so every observation of it is compared with what was seen. Environment steps are counted.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ratchet.envs.base import Task, Turn
+from ratchet.envs.benchmarks import benchmark, open_pool
+from ratchet.envs.pool import EnvPool, Failure
+from ratchet.errors import RatchetError
+
+
+@dataclass
+class Steps:
+    """Environment steps of one episode: `tried` candidates, `replayed` to get there."""
+
+    tried: int = 0
+    replayed: int = 0
+
+
+class Lookahead(Protocol):
+    steps: dict[str, Steps]  # by episode
+
+    def begin(self, row: int, task: Task, turn: Turn, episode_id: str) -> None: ...
+
+    def tried(self, rows: Sequence[int], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
+        """What each of a row's actions leads to."""
+        ...
+
+    def took(self, row: int, candidate: int) -> None:
+        """The row goes on with this one of the actions last tried."""
+        ...
+
+
+class Clones:
+    """Environments of this process that can be copied."""
+
+    def __init__(self, make: Any) -> None:
+        self.make, self.steps = make, dict[str, Steps]()
+        self._envs: dict[int, Any] = {}
+        self._copies: dict[int, list[Any]] = {}
+        self._names: dict[int, str] = {}
+
+    def begin(self, row: int, task: Task, turn: Turn, episode_id: str) -> None:
+        env = self.make()
+        if env.reset(task).observation != turn.observation:
+            raise RatchetError(f"guidance: task {task.task_id} begins otherwise when it is begun again, so nothing can be tried ahead")
+        self._envs[row], self._names[row] = env, episode_id
+        self.steps[episode_id] = Steps()
+
+    def tried(self, rows: Sequence[int], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
+        found: list[list[Turn | Failure]] = []
+        for row, some in zip(rows, actions, strict=True):
+            self._copies[row] = [self._envs[row].clone() for _ in some]
+            found.append([env.step(action) for env, action in zip(self._copies[row], some, strict=True)])
+            self.steps[self._names[row]].tried += len(some)
+        return found
+
+    def took(self, row: int, candidate: int) -> None:
+        self._envs[row] = self._copies.pop(row)[candidate]
+
+
+@dataclass
+class _Played:
+    task: Task
+    episode_id: str
+    actions: list[str] = field(default_factory=list)
+    observations: list[str] = field(default_factory=list)  # behind the reset and each action
+    last: list[tuple[str, Turn | Failure]] = field(default_factory=list)
+
+
+class Replays:
+    """Environments in worker processes, begun again for every candidate."""
+
+    def __init__(self, pool: EnvPool, candidates: int) -> None:
+        self.pool, self.candidates, self.steps = pool, candidates, dict[str, Steps]()
+        self._rows: dict[int, _Played] = {}
+
+    def begin(self, row: int, task: Task, turn: Turn, episode_id: str) -> None:
+        self._rows[row] = _Played(task, episode_id, observations=[turn.observation])
+        self.steps[episode_id] = Steps()
+
+    def tried(self, rows: Sequence[int], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
+        entries = [(row, place, action) for row, some in zip(rows, actions, strict=True) for place, action in enumerate(some)]
+        slots = [row * self.candidates + place for row, place, _ in entries]
+        played = [self._rows[row] for row, _, _ in entries]
+        turns: list[Turn | Failure] = self.pool.reset(slots, [one.task for one in played])
+        self._compare(played, turns, 0)
+        for t in range(max(len(one.actions) for one in played)):
+            going = [at for at, one in enumerate(played) if t < len(one.actions) and not isinstance(turns[at], Failure)]
+            for at, turn in zip(going, self.pool.step([slots[at] for at in going], [played[at].actions[t] for at in going]), strict=True):
+                turns[at] = turn
+                self.steps[played[at].episode_id].replayed += 1
+            self._compare([played[at] for at in going], [turns[at] for at in going], t + 1)
+        going = [at for at, turn in enumerate(turns) if not isinstance(turn, Failure)]
+        for at, turn in zip(going, self.pool.step([slots[at] for at in going], [entries[at][2] for at in going]), strict=True):
+            turns[at] = turn
+            self.steps[played[at].episode_id].tried += 1
+        found: dict[int, list[tuple[str, Turn | Failure]]] = {row: [] for row in rows}
+        for (row, _, action), turn in zip(entries, turns, strict=True):
+            found[row].append((action, turn))
+        for row in rows:
+            self._rows[row].last = found[row]
+        return [[turn for _, turn in found[row]] for row in rows]
+
+    def _compare(self, played: Sequence[_Played], turns: Sequence[Turn | Failure], t: int) -> None:
+        for one, turn in zip(played, turns, strict=True):
+            if not isinstance(turn, Failure) and turn.observation != one.observations[t]:
+                raise RatchetError(
+                    f"guidance: task {one.task.task_id} reads otherwise at step {t} when its actions are played again, so nothing can be tried ahead"
+                )
+
+    def took(self, row: int, candidate: int) -> None:
+        action, turn = self._rows[row].last[candidate]
+        self._rows[row].actions.append(action)
+        self._rows[row].observations.append("" if isinstance(turn, Failure) else turn.observation)
+
+
+@contextmanager
+def lookahead_of(settings: Any, games: Path, split: str, candidates: int) -> Iterator[Lookahead]:
+    """Copies where the environment has `clone`, else replays in `env.workers` processes of their own. `settings` is the `env` section."""
+    one = benchmark(settings.name)
+    module, _, name = one.factory.partition(":")
+    make, arguments = getattr(importlib.import_module(module), name), one.arguments(games, settings, [split])
+    if hasattr(_kind_of(make), "clone"):
+        yield Clones(lambda: make(**arguments))
+        return
+    with open_pool(games, settings, [split], admissible=False) as pool:
+        yield Replays(pool, candidates)
+
+
+def _kind_of(make: Any) -> Any:
+    """The class of the environments that a factory makes, as its annotation says."""
+    import typing
+
+    if isinstance(make, type):
+        return make
+    try:
+        return typing.get_type_hints(make).get("return", object)
+    except (NameError, TypeError):
+        return object
