@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows import cli_episodes, cli_project, cli_versions
+from flows import cli_episodes, cli_page, cli_project, cli_versions
 from flows.cli_shared import PROJECT, RUNS, VERSIONS, Json, Preset, Sets, runs as complete_runs, versions as complete_versions
 from ratchet.errors import RatchetError
 
@@ -29,7 +29,7 @@ class Panel(StrEnum):
     confirm = "confirm"
 
 
-for part in (cli_versions, cli_episodes, cli_project):
+for part in (cli_page, cli_versions, cli_episodes, cli_project):
     app.add_typer(part.app)  # without a name: its commands stand beside the others
 
 
@@ -63,7 +63,7 @@ def run(
 
 @app.command(rich_help_panel=RUNS)
 def serve(
-    port: Annotated[int, typer.Option(min=1, max=65534, help="Of Prefect's UI, on 127.0.0.1; reports are at the next one.")] = 4200,
+    port: Annotated[int, typer.Option(min=1, max=65534, help="Of Prefect's UI, on 127.0.0.1; the page is at the next one.")] = 4200,
     cron: Annotated[str | None, typer.Option(metavar="CRON", help="Start a run at these times, for instance '0 2 * * *'.")] = None,
     preset: Annotated[str | None, typer.Option(help="What --cron runs; by default params.yaml as it is.")] = None,
     settings: Sets = None,

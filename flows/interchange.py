@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from flows import workspace
 from flows.commands import root
-from flows.episodes import steps_path
 from flows.text import one_line
 from ratchet.episodes.files import read_table, write_table
 from ratchet.episodes.formats import FORMATS
 from ratchet.episodes.interchange import conversation, read_file
 from ratchet.errors import RatchetError
 from ratchet.files import sha256_files, write_bytes, write_json
+from ratchet.store.episodes import steps_path
 from ratchet.store.index import GLOBS
 from ratchet.yaml_files import read_yaml
 

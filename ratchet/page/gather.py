@@ -33,7 +33,7 @@ def gather(workspace: Path) -> dict[str, Any]:
     """The report of the run in `workspace`. Raises RatchetError where a file that is there cannot be read."""
     settings = _settings(workspace / "params.yaml")
     metrics = workspace / "reports" / "metrics"
-    rounds = [_round(workspace, k) for k in _round_numbers(workspace, settings)]
+    rounds = [round_of(workspace, k) for k in round_numbers(workspace, settings)]
     final = _part(workspace / "data" / "final" / "final.json", metrics / "final.json")
     episodes, episodes_from = _episodes(workspace, settings, rounds, final)
     report = {
@@ -68,28 +68,46 @@ def _part(*paths: Path) -> dict[str, Any] | None:
     return read_json(note) if note.is_file() else None
 
 
-def _round_numbers(workspace: Path, settings: dict) -> list[int]:
+def round_numbers(workspace: Path, settings: dict) -> list[int]:
+    """Rounds that are planned or have begun."""
     folder = workspace / "data" / "rounds"
     found = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
     planned = {str(key) for key in (settings.get("rounds") or {})} | {"0"}
     return sorted(int(name) for name in found | planned if name.isdigit())
 
 
-def _round(workspace: Path, k: int) -> dict[str, Any]:
+def decision_of(workspace: Path, k: int) -> dict[str, Any] | None:
+    """What was decided in a round."""
+    return _part(workspace / "data" / "rounds" / str(k) / "decision" / "decision.json", workspace / "reports" / "metrics" / f"decide-{k}.json")
+
+
+def round_of(workspace: Path, k: int) -> dict[str, Any]:
+    """What the stages of a round came to."""
     folder, metrics = workspace / "data" / "rounds" / str(k), workspace / "reports" / "metrics"
     result = {
         "round": k,
         "evaluation": _part(folder / "evaluation" / "evaluation.json", metrics / f"evaluate-{k}.json"),
-        "decision": _part(folder / "decision" / "decision.json", metrics / f"decide-{k}.json"),
+        "decision": decision_of(workspace, k),
     }
     if k == 0:
-        return result | {"harvest": None, "label": None, "check": None, "online": None}
+        return result | dict.fromkeys(("harvest", "label", "check", "online", "buffer", "meter", "critic", "offline", "drift"))
     return result | {
         "harvest": _part(metrics / f"harvest-{k}.json", folder / "harvest" / "skipped.json"),
         "label": _part(metrics / f"label-{k}.json", folder / "labels" / "skipped.json"),
         "check": _part(folder / "check" / "verdict.json"),
         "online": _part(metrics / f"evolve_online-{k}.json", folder / "online" / "skipped.json"),
+        "buffer": _part(folder / "buffer" / "buffer.json"),
+        "meter": _parts(folder / "meter", ("gate", "calibration", "credit")),
+        "critic": _parts(folder / "critic", ("gate", "fit")),
+        "offline": _part(metrics / f"evolve_offline-{k}.json"),
+        "drift": _part(folder / "drift" / "drift.json"),
     }
+
+
+def _parts(folder: Path, names: tuple[str, ...]) -> dict[str, Any] | None:
+    """What an instrument left of itself, by name; `{"skipped": reason}` where it is off, None where its stage has not run."""
+    found = {name: read_json(folder / f"{name}.json") for name in names if (folder / f"{name}.json").is_file()}
+    return found or _part(folder / "skipped.json")
 
 
 def _warm_start(metrics: Path, settings: dict) -> dict[str, Any]:

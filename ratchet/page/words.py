@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 THIN = "\u202f"
@@ -122,6 +123,31 @@ def round_name(k: Any) -> str:
 def capital(text: str | None) -> str:
     text = text or ""
     return text[:1].upper() + text[1:]
+
+
+def when(text: str | None) -> str:
+    """A time of a card, `2026-11-30 06:25` in UTC; what is none stays as it is."""
+    try:
+        return datetime.fromisoformat(text or "").astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+    except ValueError:
+        return text or NONE
+
+
+def duration(seconds: float | None) -> str:
+    """`48 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds is None:
+        return NONE
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}{THIN}s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}{THIN}min {rest:02d}{THIN}s" if minutes < 60 else f"{minutes // 60}{THIN}h {minutes % 60:02d}{THIN}min"
+
+
+def place(stage: str | None) -> str:
+    """Where in a run something was made: `harvest@1` as `harvest, round 1`."""
+    name, _, k = (stage or "").partition("@")
+    return f"{name}, {round_name(k)}" if k else name or NONE
 
 
 def observed(value: Any) -> str:

@@ -1,8 +1,8 @@
 """Version cards: `registry/VERSION.json`, one a version, whose lists only grow.
 
 A card holds what the version is (content hashes of weights, tokenizer, data, params and code; parents; line, round, stage)
-and what happened to it: `runs` that made it, `evaluations`, `checks` of the data behind it, `decisions` about it. The
-database is rebuilt from cards; nothing here is rebuilt from the database.
+and what happened to it: `runs` that made it, `evaluations`, `checks` of the data behind it, `decisions` about it, and `statuses`,
+which were candidate, champion or archived in turn. The is rebuilt from cards; nothing here is rebuilt from the database.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ratchet.files import read_json, sha256_json, write_json
 from ratchet.store.locks import locked
 
 LISTS = ("runs", "evaluations", "checks", "decisions")
+ADDED_LISTS = ("statuses", "drift")  # that cards of earlier versions lack
 CARD_SCHEMA = 1
 CLOCK = "at"  # the one key of an entry that does not make it another entry
 
@@ -30,22 +31,28 @@ def read_card(registry: Path, version: str) -> Card:
 
 def read_cards(registry: Path) -> list[Card]:
     """All cards, oldest first. Raises RatchetError, one line, for a damaged card."""
-    cards = [_read(path) for path in sorted(registry.glob("*.json")) if path.name != "champions.json"]
+    cards = [_read(path) for path in card_paths(registry)]
     return sorted(cards, key=lambda card: (card["created_at"], card["round"], card["version"]))
+
+
+def card_paths(registry: Path) -> list[Path]:
+    """The files of all cards, by version."""
+    return [path for path in sorted(registry.glob("*.json")) if path.name != "champions.json" and not path.name.startswith(".")]
 
 
 def add_version(registry: Path, card: Card, run: dict[str, Any]) -> bool:
     """Writes the card of a new version, or adds `run` to the card that is there; True where either was new.
 
-    `card` holds version, line, round, iteration, stage, actor, parents, tokenizer_id and hashes; `run` holds `run` (its id),
-    `weights` (the model folder, relative to the checkout), line and round. Of a version that two runs made, the card says
+    `card` holds version, line, round, iteration, stage, actor, parents, tokenizer_id and hashes, and `kind` where it is no actor;
+    `run` holds `run` (its id), `weights` (the model folder, relative to the checkout), line, round and, where the workspace is under
+    git, `commit`. Of a version that two runs made, the card says
     what the first one was.
     """
 
     def change(old: Card | None) -> Card | None:
         now = _now()
         if old is None:
-            empty: Card = {name: [] for name in LISTS}
+            empty: Card = {name: [] for name in (*LISTS, *ADDED_LISTS)}
             return {**empty, **card, "schema": CARD_SCHEMA, "created_by": run["run"], "created_at": now, "runs": [run | {CLOCK: now}]}
         return _appended(old, "runs", run)
 
@@ -65,6 +72,23 @@ def append_check(registry: Path, version: str, entry: dict[str, Any]) -> bool:
 def append_decision(registry: Path, version: str, entry: dict[str, Any]) -> bool:
     """`entry`: run, round, line, by (`rule` or a person), event, reasons, and what was compared. False where it is there."""
     return _append(registry, version, "decisions", entry)
+
+
+def append_drift(registry: Path, version: str, entry: dict[str, Any]) -> bool:
+    """`entry`: run, round, status and the columns that were compared. False where an equal one is there."""
+    return _append(registry, version, "drift", entry)
+
+
+def append_status(registry: Path, version: str, entry: dict[str, Any]) -> bool:
+    """`entry`: status, line, and the event and run that it came of. False where it is the last one already; an earlier one may recur."""
+
+    def change(old: Card | None) -> Card | None:
+        last = old["statuses"][-1:] if old is not None else []
+        if old is None or (last and last[0]["status"] == entry["status"]):
+            return None
+        return old | {"statuses": [*old["statuses"], entry | {CLOCK: _now()}]}
+
+    return _change(registry, version, change)
 
 
 def holds(card: Card, name: str, entry: dict[str, Any]) -> bool:
@@ -131,8 +155,9 @@ def _read(path: Path) -> Card:
         raise RatchetError(
             f"{path}: card schema {card['schema']}, this Ratchet reads up to {CARD_SCHEMA}; upgrade ratchet-agents to read it"
         )
-    if not all(isinstance(card.get(name), list) for name in LISTS):
-        raise RatchetError(f"{path}: damaged version card ({', '.join(LISTS)} must be lists); {way_out}")
+    card = {name: [] for name in ADDED_LISTS} | card
+    if not all(isinstance(card.get(name), list) for name in (*LISTS, *ADDED_LISTS)):
+        raise RatchetError(f"{path}: damaged version card ({', '.join((*LISTS, *ADDED_LISTS))} must be lists); {way_out}")
     return card
 
 

@@ -6,32 +6,27 @@ rows are many and the database is PostgreSQL. A checkout touches only its own ro
 
 from __future__ import annotations
 
-import io
 import json
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, select
 
 from ratchet.clock import COUNTS, PHASES
-from ratchet.episodes.files import read_table
 from ratchet.files import read_json, sha256_files, sha256_json, write_json
 from ratchet.store.cards import Card, entry_id, read_cards, weights_of
 from ratchet.store.champions import champions
 from ratchet.store.database import with_index
+from ratchet.store.loading import columns_of, load_file
 from ratchet.store.locks import locked
 from ratchet.store.outbox import delivered, pending
-from ratchet.store.tables import BY_KIND, OF_CHECKOUT, alerts, checks, decisions, evaluations, files, steps, throughput, versions
+from ratchet.store.statuses import kind_of, status
+from ratchet.store.tables import BY_KIND, OF_CHECKOUT, OF_FILE, alerts, checks, decisions, drift, evaluations, files, throughput, versions
 from ratchet.store.throughput import FIELDS, Record, entries, entry_id as throughput_id
 
 HERE = "here"  # run id of the checkout itself as a workspace
-CHUNK = 20_000
-MAX_ACTION_TYPE = 64  # a hostile reply can make its first word as long as it likes
 GLOBS = {
     "episodes": ("data/*/episodes.parquet", "data/rounds/*/*/episodes.parquet"),
     "steps": ("data/*/steps.parquet", "data/rounds/*/*/steps.parquet"),
@@ -89,12 +84,24 @@ def rebuild(root: Path) -> dict[str, int]:
 def take_up(engine: Engine, root: Path, workspace: Path, run_id: str) -> None:
     """Registry and one run into the index; all runs where the index holds none of this checkout yet, for instance a new one."""
     index_registry(engine, root)
-    with engine.connect() as connection:
-        is_new = connection.execute(select(files.c.file_id).where(files.c.checkout == checkout_id(root)).limit(1)).first() is None
+    is_new = _is_new(engine, root)
     index_run(engine, workspace, run_id, root)
     for one_id, one in workspaces(root) if is_new else []:
         if one_id != run_id:
             index_run(engine, one, one_id, root)
+
+
+def catch_up(engine: Engine, root: Path) -> None:
+    """Everything into an index that holds nothing of this checkout yet; else nothing."""
+    if _is_new(engine, root):
+        index_registry(engine, root)
+        for run_id, workspace in workspaces(root):
+            index_run(engine, workspace, run_id, root)
+
+
+def _is_new(engine: Engine, root: Path) -> bool:
+    with engine.connect() as connection:
+        return connection.execute(select(files.c.file_id).where(files.c.checkout == checkout_id(root)).limit(1)).first() is None
 
 
 def index_registry(engine: Engine, root: Path) -> None:
@@ -108,6 +115,7 @@ def index_registry(engine: Engine, root: Path) -> None:
             evaluations: [_evaluation_row(card["version"], one) for card in cards for one in card["evaluations"]],
             decisions: [_decision_row(card["version"], one) for card in cards for one in card["decisions"]],
             checks: _check_rows(cards),
+            drift: _drift_rows(cards),
             alerts: [_alert_row(event, False) for event in waiting] + [_alert_row(event, True) for event in done],
             throughput: [_throughput_row(run_id, record) for run_id, record in measured],
         }
@@ -138,13 +146,6 @@ def index_run(engine: Engine, workspace: Path, run_id: str, root: Path | None = 
     return written
 
 
-def status(card: Card, champion_of: dict[str, str]) -> str:
-    """`champion` of a line; `archived` once something was decided about it; else `candidate`."""
-    if card["version"] in champion_of.values():
-        return "champion"
-    return "archived" if card["decisions"] else "candidate"
-
-
 def _parquet_files(workspace: Path) -> Iterator[tuple[str, Path]]:
     for kind, patterns in GLOBS.items():
         for pattern in patterns:
@@ -173,57 +174,17 @@ def _index_file(engine: Engine, checkout: str, run_id: str, relative: str, kind:
             connection.execute(files.update().where(files.c.file_id == row["file_id"]).values(modified=stat.st_mtime_ns))
         return 0
     target = BY_KIND[kind]
-    table = _columns(path, kind, target)
+    table = columns_of(path, kind, target)
     with engine.begin() as connection:
         _forget(connection, [row["file_id"]])
         connection.execute(insert(files), row | {"rows": table.num_rows})
-        _load(connection, target, table.append_column("file_id", pa.repeat(row["file_id"], table.num_rows)))
+        load_file(connection, target, table, row["file_id"])
     return table.num_rows
-
-
-def _columns(path: Path, kind: str, target: Table) -> pa.Table:
-    """The file's columns that the index has: texts stay outside, token lists become their lengths."""
-    wanted = [column.name for column in target.columns if column.name not in ("file_id", "row", "n_prompt", "n_reply")]
-    if target is steps:
-        wanted += ["prompt_ids", "reply_ids"]
-    table = read_table(path, kind, wanted)
-    for name, ids in (("n_prompt", "prompt_ids"), ("n_reply", "reply_ids")):
-        if ids in table.column_names:
-            lengths = pc.fill_null(pc.list_value_length(table.column(ids)), 0)
-            table = table.drop_columns([ids]).append_column(name, lengths)
-    if kind == "outcomes":
-        table = table.append_column("row", pa.array(range(table.num_rows), pa.int32()))
-    for i, field in enumerate(table.schema):
-        if pa.types.is_float32(field.type):  # as text, 0.1 of 32 bits would become another number than as a number
-            table = table.set_column(i, field.name, table.column(i).cast(pa.float64()))
-        if pa.types.is_string(field.type):
-            column = pc.replace_substring(table.column(i), "\x00", "\ufffd")  # PostgreSQL has no NUL in texts
-            if field.name == "action_type":
-                column = pc.utf8_slice_codeunits(column, 0, MAX_ACTION_TYPE)
-            table = table.set_column(i, field.name, column)
-    return table
 
 
 def _forget(connection: Connection, file_ids: Iterable[str]) -> None:
     for file_id in file_ids:
         connection.execute(delete(files).where(files.c.file_id == file_id))  # its rows go with it (ON DELETE CASCADE)
-
-
-def _load(connection: Connection, target: Table, table: pa.Table) -> None:
-    """Many rows, whose columns are named as those of `target`."""
-    for batch in table.to_batches(max_chunksize=CHUNK):
-        names = batch.schema.names
-        if connection.dialect.name == "postgresql":
-            quoted = ", ".join(map(connection.dialect.identifier_preparer.quote, names))
-            text = io.BytesIO()
-            # texts are quoted and nulls are not, which is how COPY tells them apart
-            pyarrow.csv.write_csv(batch, text, pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed"))
-            cursor = connection.connection.cursor()
-            with cursor.copy(f"COPY {target.name} ({quoted}) FROM STDIN (FORMAT csv)") as copy:
-                copy.write(text.getvalue())
-        else:
-            columns = [column.to_pylist() for column in batch.columns]
-            _insert(connection, target, [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
 
 
 def _empty(connection: Connection, root: Path, tables: Iterable[Table]) -> None:
@@ -238,7 +199,7 @@ def _counts(engine: Engine, root: Path) -> dict[str, int]:
     mine = checkout_id(root)
     queries = {table.name: select(func.count()).where(table.c.checkout == mine) for table in OF_CHECKOUT}
     queries |= {
-        table.name: select(func.count()).select_from(table.join(files)).where(files.c.checkout == mine) for table in BY_KIND.values()
+        table.name: select(func.count()).select_from(table.join(files)).where(files.c.checkout == mine) for table in OF_FILE
     }
     with engine.connect() as connection:
         return {name: connection.execute(query).scalar_one() for name, query in queries.items()}
@@ -254,6 +215,7 @@ def _version_row(root: Path, card: Card, champion_of: dict[str, str]) -> dict[st
     hashes = card.get("hashes") or {}
     return {
         "version": card["version"],
+        "kind": kind_of(card),
         "status": status(card, champion_of),
         "parents": json.dumps(card.get("parents") or []),
         "weights": None if folder is None else str(folder.relative_to(root)) if folder.is_relative_to(root) else str(folder),
@@ -285,6 +247,20 @@ def _decision_row(version: str, entry: dict[str, Any]) -> dict[str, Any]:
         "reasons": json.dumps(entry["reasons"], ensure_ascii=False),
         **{f"gain_{name}": gain.get(name) for name in ("mean", "low", "high")},
     }
+
+
+def _drift_rows(cards: list[Card]) -> list[dict[str, Any]]:
+    """One row a column that was compared, and what with."""
+    rows: dict[str, dict[str, Any]] = {}
+    for card in cards:
+        for entry in card["drift"]:
+            for one in entry["columns"]:
+                row = {"run_id": entry["run"], "round": entry["round"], "column": f"{one['column']} against {one['against']}"}
+                row |= {"method": one["method"], "observed": one["observed"], "detected": one["level"] != "ok"}
+                row |= {"limit": one["fail"] if one["level"] == "fail" else one["warn"]}
+                drift_id = sha256_json(row)[:16]
+                rows[drift_id] = row | {"drift_id": drift_id}
+    return list(rows.values())
 
 
 def _check_rows(cards: list[Card]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from ratchet.store.database import open_index
 from ratchet.store.index import index_registry
 from ratchet.store.locks import locked
 from ratchet.store.outbox import Event, put
+from ratchet.store.statuses import renew_statuses
 
 PROMOTED, ROLLED_BACK = "model.promoted", "model.rolled_back"
 
@@ -55,7 +56,7 @@ def reign(cards: list[Card], line: str) -> list[str]:
         version = entry["champion"]
         if entry["event"] == ROLLED_BACK and version in versions:
             del versions[versions.index(version) + 1 :]
-        elif (entry["promoted"] or not versions) and version not in versions[-1:]:
+        elif (entry["promoted"] or not versions) and not entry.get("awaits") and version not in versions[-1:]:
             versions.append(version)
     return versions
 
@@ -77,6 +78,7 @@ def _decide(root: Path, card: Card, line: str, event: str, reason: str, by: str)
         # the same decision may be taken twice for the same reason, and both stay on record
         append_decision(registry, version, entry | {"decided": datetime.now(UTC).isoformat(timespec="microseconds")})
         set_champion(root, line, version)
+    renew_statuses(root)
     text = f"{event.removeprefix('model.').replace('_', ' ')} {version}, by {by}: {reason.strip()}"
     put(root, Event(event, run, card["round"], line, version, text, {"champion": version, "previous": previous}))
     engine = open_index(root)

@@ -10,25 +10,26 @@ from ratchet.errors import RatchetError
 from ratchet.evaluation.compare import LEVEL, RESAMPLES, compare
 from ratchet.store.cards import Card, read_cards
 from ratchet.store.champions import WARM, champions, find, warm_of
-from ratchet.store.index import status
+from ratchet.store.statuses import kind_of, status
 
 PANELS = ("select", "confirm", "test")
 
 
 def versions_table(root: Path, line: str | None = None) -> list[dict[str, Any]]:
-    """One row a version, oldest first: version, line, status, round, iteration, stage, actor, parents, run, created_at, created_by,
-    event,
-    and for each panel (`select`, `confirm`, `test`) the latest success `{"mean", "low", "high", "n"}` or None."""
+    """One row a version, oldest first: version, kind, line, status, round, iteration, stage, actor, parents, run, created_at, created_by,
+    event, and for each panel (`select`, `confirm`, `test`) the latest success `{"mean", "low", "high", "n"}` or None."""
     champion_of = champions(root / "registry")
     cards = [card for card in read_cards(root / "registry") if line in (None, card["line"])]
-    return [_row(card, champion_of) for card in cards]
+    return [row_of(card, champion_of) for card in cards]
 
 
-def _row(card: Card, champion_of: dict[str, str]) -> dict[str, Any]:
+def row_of(card: Card, champion_of: dict[str, str]) -> dict[str, Any]:
+    """A card as a row of that table."""
     names = ("version", "line", "round", "iteration", "stage", "actor", "parents", "created_at", "created_by")
     return {
         **{name: card.get(name) for name in names},
         "run": card["runs"][-1]["run"] if card["runs"] else None,
+        "kind": kind_of(card),
         "status": status(card, champion_of),
         "event": card["decisions"][-1]["event"] if card["decisions"] else None,
         **{panel: _latest(card, panel) for panel in PANELS},

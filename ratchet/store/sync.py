@@ -13,14 +13,25 @@ from typing import Any
 from ratchet.episodes.files import read_table
 from ratchet.evaluation.compare import compare
 from ratchet.evaluation.outcomes import only
-from ratchet.store import throughput, workspace as outs
-from ratchet.store.cards import Card, add_version, append_check, append_decision, append_evaluation, holds, read_card, weights_of
+from ratchet.store import approvals, throughput, workspace as outs
+from ratchet.store.cards import (
+    Card,
+    add_version,
+    append_check,
+    append_decision,
+    append_drift,
+    append_evaluation,
+    holds,
+    read_card,
+    weights_of,
+)
 from ratchet.store.champions import champions, set_champion
 from ratchet.store.database import with_index
 from ratchet.store.index import take_up
 from ratchet.store.locks import locked
 from ratchet.store.outbox import Event, put
 from ratchet.store.queries import same_panel
+from ratchet.store.statuses import renew_statuses
 
 SPOKEN = ("model.promoted", "model.kept", "model.regression")  # decisions that go out as events
 BASELINE = "model.baseline"
@@ -37,7 +48,10 @@ def sync(root: Path, workspace: Path, run_id: str) -> list[Event]:
     _sync_versions(root, registry, workspace, run_id)
     _sync_evaluations(root, registry, workspace, run_id)
     _sync_checks(registry, workspace, run_id)
+    _sync_drift(registry, workspace, run_id)
     _sync_decisions(root, registry, workspace, run_id)
+    approvals.settle(root)
+    renew_statuses(root)
     throughput.take_up(root, workspace, run_id)
     new = [event for event in events_of(workspace, run_id) if put(root, event)]
     with_index(root, lambda engine: take_up(engine, root, workspace, run_id))
@@ -49,13 +63,17 @@ def events_of(workspace: Path, run_id: str) -> list[Event]:
     decided = dict(outs.decision_records(workspace))
     checked = dict(outs.verdicts(workspace))
     events = []
-    for k in sorted(decided.keys() | checked.keys()):
+    drifted = {k: record for k, record in outs.drifts(workspace) if record["status"] != "ok"}
+    for k in sorted(decided.keys() | checked.keys() | drifted.keys()):
         record = decided.get(k, {})
         verdicts = [one for one in (checked.get(k), record.get("checks")) if one]
         failed = [check for one in verdicts for check in one["checks"] if check["severity"] == "fail" and not check["passed"]]
         events += [_check_event(run_id, k, check) for check in sorted(failed, key=lambda check: check["name"])]
+        if k in drifted:
+            events.append(_drift_event(run_id, k, outs.version_in_round(workspace, k), drifted[k]))
         if k in decided and decided[k]["event"] in SPOKEN:
-            events.append(_decision_event(run_id, k, decided[k]))
+            waits = decided[k]["promoted"] and approvals.by_person(workspace)
+            events.append((approvals.needed if waits else _decision_event)(run_id, k, decided[k]))
     return events
 
 
@@ -68,8 +86,10 @@ def _sync_versions(root: Path, registry: Path, workspace: Path, run_id: str) -> 
         if path.is_file() and any(one["run"] == run_id for one in read_card(registry, label["version"])["runs"]):
             continue  # hashing weights again after every stage would cost seconds
         code = code or outs.code_hash(workspace)
+        run |= {"commit": outs.commit_of(workspace)}
         names = ("version", "parents", "stage", "round", "line", "iteration", "actor", "tokenizer_id")
-        add_version(registry, {name: label.get(name) for name in names} | {"hashes": outs.hashes_of(folder, label, code)}, run)
+        kind = {"kind": label["kind"]} if label.get("kind") else {}
+        add_version(registry, {name: label.get(name) for name in names} | kind | {"hashes": outs.hashes_of(folder, label, code)}, run)
 
 
 def _sync_evaluations(root: Path, registry: Path, workspace: Path, run_id: str) -> None:
@@ -116,6 +136,15 @@ def _sync_checks(registry: Path, workspace: Path, run_id: str) -> None:
                 append_check(registry, version, {"run": run_id, "round": k, "passed": verdict["passed"], "checks": verdict["checks"]})
 
 
+def _sync_drift(registry: Path, workspace: Path, run_id: str) -> None:
+    kept = ("name", "column", "against", "method", "observed", "warn", "fail", "level", "detail")
+    for k, record in outs.drifts(workspace):
+        version = outs.version_in_round(workspace, k)
+        if version is not None and (registry / f"{version}.json").is_file():
+            columns = [{key: one[key] for key in kept} for one in record["columns"]]
+            append_drift(registry, version, {"run": run_id, "round": k, "status": record["status"], "columns": columns})
+
+
 def _sync_decisions(root: Path, registry: Path, workspace: Path, run_id: str) -> None:
     for k, record in outs.decision_records(workspace):
         champion, candidate = record["champion"]["version"], (record["candidate"] or {}).get("version")
@@ -123,11 +152,13 @@ def _sync_decisions(root: Path, registry: Path, workspace: Path, run_id: str) ->
         if not (registry / f"{version}.json").is_file():
             continue
         entry = {name: record.get(name) for name in ("line", "event", "promoted", "stop", "reasons", "comparison", "alpha", "waived")}
-        entry |= {"run": run_id, "round": k, "by": "rule", "candidate": candidate, "champion": champion}
+        entry |= {"run": run_id, "round": k, "by": approvals.RULE, "candidate": candidate, "champion": champion}
+        awaits = record["promoted"] and approvals.by_person(workspace)
+        entry |= {approvals.AWAITS: True} if awaits else {}
         with locked(root, "champions"):  # two runs of one line that promote at once are taken one after the other
             if holds(read_card(registry, version), "decisions", entry):
                 continue
-            if (record["promoted"] or record["event"] == BASELINE) and _takes_over(root, read_card(registry, champion), record):
+            if not awaits and (record["promoted"] or record["event"] == BASELINE) and _takes_over(root, read_card(registry, champion), record):
                 set_champion(root, record["line"], champion)  # before the entry: a call killed in between does it again
             append_decision(registry, version, entry)
 
@@ -158,6 +189,13 @@ def _check_event(run_id: str, k: int, check: dict[str, Any]) -> Event:
     data = {key: check[key] for key in ("name", "observed", "limit", "detail")}
     text = f"round {k}: check {check['name']} failed ({check['observed']}, limit {check['limit']}): {check['detail']}"
     return Event("check.failed", run_id, k, None, None, text, data)
+
+
+def _drift_event(run_id: str, k: int, version: str | None, record: dict[str, Any]) -> Event:
+    beyond = [one for one in record["columns"] if one["level"] != "ok"]
+    told = "; ".join(f"{one['name']} {one['observed']:.3g} against {one['against']} ({one['level']}, {one['detail']})" for one in beyond)
+    columns = [{key: one[key] for key in ("name", "against", "observed", "level")} for one in beyond]
+    return Event("drift.detected", run_id, k, None, version, f"round {k}: drift: {told}", {"status": record["status"], "columns": columns})
 
 
 def _decision_event(run_id: str, k: int, record: dict[str, Any]) -> Event:

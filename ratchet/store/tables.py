@@ -6,7 +6,7 @@ checkouts may share one database: every row belongs to one of them, by its `chec
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, ForeignKeyConstraint, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, ForeignKeyConstraint, Index, Integer, MetaData, String, Table, Text
 
 metadata = MetaData(
     naming_convention={
@@ -44,6 +44,7 @@ versions = Table(
     metadata,
     _checkout(),
     _key("version"),
+    Column("kind", String),  # actor, meter, critic
     Column("line", String, index=True),
     Column("status", String),  # candidate, champion, archived
     Column("round", Integer),
@@ -248,8 +249,25 @@ episodes = Table(
     Column("n_tokens", Integer),
     Column("tokenizer_id", String),
     Column("temperature", Float),
+    # whoever opens an episode knows its id or its task, and no file
+    Index("ix_episodes_episode_id", "episode_id", "file_id"),
+    Index("ix_episodes_task_id", "task_id", "file_id", "episode_id"),
     sqlite_with_rowid=False,
 )
+
+tallies = Table(
+    "tallies",
+    metadata,
+    _file(),
+    Column("row", Integer, primary_key=True),
+    Column("policy_id", String),
+    Column("stratum", String),
+    Column("round", Integer),
+    Column("outcome", String),  # solved, unsolved, truncated, error
+    Column("n", Integer),  # episodes of the file that are all of this
+    sqlite_with_rowid=False,
+)
+"""How many episodes a file has of each kind: what a list with filters counts without reading the episodes themselves."""
 
 steps = Table(
     "steps",
@@ -271,4 +289,5 @@ steps = Table(
 )
 
 BY_KIND = {"episodes": episodes, "steps": steps, "outcomes": outcomes}
+OF_FILE = (*BY_KIND.values(), tallies)
 OF_CHECKOUT = (versions, evaluations, decisions, checks, drift, alerts, throughput, files)  # parents before children; the other tables hang on files

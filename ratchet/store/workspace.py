@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,14 @@ from ratchet.files import read_json, sha256_files, sha256_json
 from ratchet.installed import FOLDER
 
 CODE = ("ratchet", "tasks", "monitoring")
+OFFLINE_NOTE = "offline.json"  # tasks/rounds.py
 
 
 def model_folders(workspace: Path) -> list[Path]:
-    """Folders of finished versions, in the order in which a run makes them: the warm starts of all actors, then the one of each round."""
-    rounds = [path / "version" for path in round_folders(workspace / "models" / "rounds")]
+    """Folders of finished versions, in the order in which a run makes them: the warm starts of all actors, then of each round its critic,
+    what its offline update made (a copy of its start has no note), and its version."""
+    found = round_folders(workspace / "models" / "rounds")
+    rounds = [path / name for path in found for name in ("critic", "offline", "version") if name != "offline" or (path / name / OFFLINE_NOTE).is_file()]
     warm = sorted((workspace / "models" / "warm").glob("*"))
     return [folder for folder in [*warm, *rounds] if (folder / "ratchet.json").is_file() and any(folder.glob("*.safetensors"))]
 
@@ -54,6 +59,29 @@ def code_hash(workspace: Path) -> str | None:
     return sha256_json([names, sha256_files(paths)]) if paths else None
 
 
+def commit_of(workspace: Path) -> dict[str, Any] | None:
+    """`{"id", "changed"}`: the commit that the workspace was made of, and whether its code differs from it; None without git.
+
+    A project that lies somewhere inside another repository is not that repository's commit.
+    """
+    if not (workspace / ".git").exists():
+        return None
+    head = _git(workspace, "rev-parse", "HEAD")
+    code = [name for name in (*CODE, "dvc.yaml") if (workspace / name).exists()]
+    return {"id": head, "changed": bool(_git(workspace, "status", "--porcelain", "--", *code))} if head else None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """git's output, or None where it cannot say: lineage names the commit where there is one."""
+    # a hook's GIT_DIR would point at the hook's repository
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
 def evaluations(workspace: Path) -> Iterator[tuple[str, int, dict[str, Any], Path]]:
     """(version, round, SUMMARY, outcomes file) of each finished evaluation of a round's own version."""
     for folder in round_folders(workspace / "data" / "rounds"):
@@ -77,6 +105,14 @@ def verdicts(workspace: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for folder in round_folders(workspace / "data" / "rounds"):
         record = _finished(folder / "check" / "verdict.json", ("passed", "checks"))
         if record is not None:
+            yield int(folder.name), record
+
+
+def drifts(workspace: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(round, comparison) of each round whose version was compared with earlier ones."""
+    for folder in round_folders(workspace / "data" / "rounds"):
+        record = _finished(folder / "drift" / "drift.json", ("status", "columns"))
+        if record is not None and record["columns"]:
             yield int(folder.name), record
 
 

@@ -27,6 +27,7 @@ def chromium() -> str | None:
 class Tab:
     def __init__(self, socket: Any):
         self.socket, self.last, self.errors = socket, 0, []
+        self.own = ("file:", "data:", "about:")  # where requests may go
 
     def call(self, method: str, **params: Any) -> dict:
         self.last += 1
@@ -47,19 +48,41 @@ class Tab:
             self.errors.append(str(params["args"]))
         if method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.errors.append(params["entry"]["text"])
-        if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "data:", "about:")):
+        if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(self.own):
             self.errors.append(f"request to {params['request']['url'][:200]}")
         message.setdefault("seen", method)
         return message
 
     def open(self, page: Path, width: int, dark: bool = False) -> None:
+        """A file."""
+        self._go(page.resolve().as_uri(), width, dark, "file:")
+
+    def visit(self, url: str, width: int = 1280, dark: bool = False) -> None:
+        """A page of a server, which may ask that server for more."""
+        self.own = (*self.own, url[: url.index("/", 8)])
+        self._go(url, width, dark, "http:")
+
+    def _go(self, url: str, width: int, dark: bool, protocol: str) -> None:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
-        self.call("Page.navigate", url=page.resolve().as_uri())
-        while self.evaluate("document.readyState + location.protocol") != "completefile:":
+        self.call("Page.navigate", url=url)
+        self.wait(f"document.readyState + location.protocol == 'complete{protocol}'")
+
+    def wait(self, condition: str, seconds: float = 60.0) -> None:
+        """Until a JavaScript expression is true."""
+        end = time.monotonic() + seconds
+        while not self.evaluate(condition):
+            if time.monotonic() > end:
+                raise RuntimeError(f"not within {seconds:.0f} s: {condition}")
             time.sleep(0.05)
+
+    def key(self, text: str) -> None:
+        """One key pressed and let go."""
+        named = {"Enter": {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **named.get(text, {"key": text, "text": text}))
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=text)
 
     def evaluate(self, expression: str) -> Any:
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")

@@ -12,8 +12,9 @@ import pytest
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, write_json
 from ratchet.page import charts, words
+from ratchet.page.environment import breakable, reply_parts, text_parts
 from ratchet.page.gather import MAX_TEXT, choose, gather
-from ratchet.page.report import breakable, render, reply_parts, text_parts
+from ratchet.page.report import render
 from ratchet.page.verdict import verdict
 from tests.page import browser
 from tests.page.fabricate import fabricate, round_trip

@@ -160,16 +160,16 @@ def test_a_connection_lost_in_the_middle_is_made_again(tmp_path: Path, postgres:
     monkeypatch.setenv(URL_VARIABLE, url)
     monkeypatch.setattr(module, "BACKOFF_S", (0.01, 0.01))
     workspace, *_ = fabricate.whole_run(tmp_path)
-    load, calls = index._load, []
+    load, calls = index.load_file, []
 
-    def broken_once(connection: object, target: object, table: pa.Table) -> None:
+    def broken_once(connection: object, target: object, table: pa.Table, file_id: str) -> None:
         calls.append(table.num_rows)
         if len(calls) == 3:
             with create_engine(url.replace("postgresql", "postgresql+psycopg")).connect() as other:
                 other.exec_driver_sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        load(connection, target, table)  # type: ignore[arg-type]
+        load(connection, target, table, file_id)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(index, "_load", broken_once)
+    monkeypatch.setattr(index, "load_file", broken_once)
     sync(tmp_path, workspace, "run-1")
     found = everything(open_index(tmp_path))
     rebuild(tmp_path)
