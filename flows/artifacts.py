@@ -1,5 +1,5 @@
-"""What the Prefect UI shows of a run beside its logs: progress, how fast its stages are, a table an evaluation, a text a decision, a
-link to the report."""
+"""What the Prefect UI shows of a run beside its logs: progress, how fast its stages are, a table an evaluation, what checks and drift
+found, a text a decision, a link to the report."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from prefect.artifacts import (
 
 from flows.dag import split_name
 from flows.reports import URL_VARIABLE, report_url
-from flows.results import decision_text, evaluation_rows
+from flows.results import decision_text, evaluation_rows, finding_rows
 from flows.speed import measured, speed_rows
 from flows.workspace import HERE, RUNS
 
@@ -42,6 +42,10 @@ def after_stage(workspace: Path, name: str) -> None:
         rows = evaluation_rows(workspace, key)
         if rows:
             create_table_artifact(table=rows, key=f"evaluation-{key}", description=f"candidates of round {key}")
+    if stage in ("check", "drift") and key is not None:
+        found = finding_rows(workspace, stage, key)
+        if found:
+            create_table_artifact(table=found, key=f"{stage}-{key}", description=f"{stage} of round {key}: what is beyond a limit")
     if stage == "report":
         report = (workspace / "reports" / "report.html").resolve()
         served = os.environ.get(URL_VARIABLE)  # a browser opens no file: links from a page that came over HTTP

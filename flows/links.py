@@ -1,9 +1,9 @@
-"""Where to read more about an event: the report of its run, or what the monitor wrote."""
+"""Where to read more about an event: its run, or what the monitor wrote."""
 
 import os
 from pathlib import Path
 
-from flows.reports import URL_VARIABLE, monitor_url, report_url
+from flows.reports import URL_VARIABLE, monitor_url, run_url
 from flows.workspace import HERE, RUNS
 from ratchet.errors import RatchetError
 from ratchet.files import read_json
@@ -23,11 +23,11 @@ def report_of(root: Path, run_id: str) -> Path:
 
 
 def link_to(root: Path, event: Event) -> str:
-    """An address of the reports that `ratchet serve` shows, else of the file."""
+    """An address of the page that `ratchet serve` shows: the run, whose report is written when it ends. Else that of the report's file."""
     base, look = _base(root), event.data.get(MONITOR)
     if look is not None:
         return monitor_link(root, look)
-    return report_url(base, event.run) if base else report_of(root, event.run).resolve().as_uri()
+    return run_url(base, event.run) if base else report_of(root, event.run).resolve().as_uri()
 
 
 def monitor_link(root: Path, look: str) -> str:

@@ -61,6 +61,21 @@ def decision_text(workspace: Path, key: str) -> str | None:
     return f"{said} ({why})" if why else said
 
 
+def finding_rows(workspace: Path, stage: str, key: str) -> list[dict[str, Any]]:
+    """One row a check of round `key` that did not pass (`stage` check), or a column that drifted (drift); none where the stage was skipped."""
+    name, entries = {"check": ("verdict", "checks"), "drift": ("drift", "columns")}[stage]
+    path = workspace / "data" / "rounds" / key / stage / f"{name}.json"
+    value = read_json(path) if path.is_file() else {}
+    if value.get("skipped"):
+        return []
+    found = [one for one in value.get(entries) or [] if not one.get("passed", one.get("level") == "ok")]
+    rows = []
+    for one in found:
+        row = {"name": one["name"], "severity": one.get("severity") or one["level"], "observed": one["observed"]}
+        rows.append(row | {"limit": one.get("limit", one.get("warn")), "what": one["detail"]})
+    return rows
+
+
 def outcome(workspace: Path) -> Outcome:
     """What a run came to, from data/final and the decisions; what is not there is None or left out."""
     path = workspace / "data" / "final" / "final.json"

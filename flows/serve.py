@@ -1,4 +1,4 @@
-"""`ratchet serve`: Prefect's server, the deployments of prefect.yaml, a worker and the reports, for one checkout on this machine.
+"""`ratchet serve`: Prefect's server, the deployments of prefect.yaml, a worker and the page, for one checkout on this machine.
 
 What runs here (server, worker) are children in sessions of their own: Ctrl-C reaches only this process, which ends them in order.
 Each dies with it, too, should it be killed (flows/child.py).
@@ -59,11 +59,12 @@ def serve(root: Path, port: int, cron: str | None, preset: str | None, settings:
             print("\n".join([f"alerts go to {', '.join(told)}", *notes] if told else notes or ["alerts go to nobody (docs/operations.md)"]), flush=True)
             if once:
                 return
-            base = stack.enter_context(_reports(root, port + 1))
+            base = stack.enter_context(_page(root, port + 1))
             _write_state(root, {"pid": os.getpid(), "api": url, "reports": base})
             stack.enter_context(caretaking.caring(root, url, named(deployments, names, approving.ENTRYPOINT)))
             pools = sorted({one["work_pool"]["name"] for one in deployments})
             workers = [stack.enter_context(_worker(root, url, pool, base)) for pool in pools]
+            print(f"page: {base}", flush=True)
             print(f"open {url.removesuffix('/api')} · Ctrl-C ends it, and what runs", flush=True)
             while all(worker.poll() is None for worker in workers):
                 time.sleep(0.5)
@@ -129,13 +130,14 @@ def _worker(root: Path, url: str, pool: str, base: str | None) -> Iterator["subp
 
 
 @contextmanager
-def _reports(root: Path, port: int) -> Iterator[str]:
+def _page(root: Path, port: int) -> Iterator[str]:
+    from flows.ui import serving
+
     try:
-        serving = reports.serving(root, port if _is_free(port) else 0)
-        with serving as base:
+        with serving(root, port if _is_free(port) else 0) as base:
             yield base
     except OSError as error:
-        raise RatchetError(f"reports cannot be served at {HOST}:{port} ({error.strerror}); choose another port with --port") from None
+        raise RatchetError(f"the page cannot be served at {HOST}:{port} ({error.strerror}); choose another port with --port") from None
 
 
 @contextmanager

@@ -146,8 +146,11 @@ def _will_pass(url: URL, error: DBAPIError) -> bool:
 
 
 def _explained(url: URL, error: DBAPIError) -> RatchetError:
+    reason = _reason(url, error)
     way_out = f"check {URL_VARIABLE}, or delete the index and run `ratchet index`"
-    return RatchetError(f"{shown(url)}: cannot be used as index ({_reason(url, error)}); {way_out}")
+    if reason.endswith("is locked"):  # SQLite's, after busy_timeout; what is locked is in use, and must not be deleted
+        way_out = "another program has it open for writing: end that one, then go on; nothing is lost"
+    return RatchetError(f"{shown(url)}: cannot be used as index ({reason}); {way_out}")
 
 
 def _reason(url: URL, error: DBAPIError) -> str:

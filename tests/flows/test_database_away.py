@@ -1,7 +1,9 @@
-"""A run whose team database goes away, through the real flow and a real PostgreSQL server that is really stopped."""
+"""A run whose team database goes away, through the real flow and a real PostgreSQL server that is really stopped; an index that is locked."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,12 @@ from flows import workspace
 from flows.evolve import RunFailed, evolve
 from flows.stages import StageResult
 from flows.view import View, watching
+from ratchet.errors import RatchetError
 from ratchet.files import read_json
 from ratchet.store import database as module
 from ratchet.store.database import URL_VARIABLE, open_index
 from ratchet.store.index import rebuild
+from ratchet.store.sync import sync
 from tests.flows.conftest import make_checkout
 from tests.store import fabricate
 from tests.store.conftest import postgres
@@ -75,3 +79,17 @@ def test_a_server_that_stays_away_stops_the_run_which_resumes_with_nothing_lost(
     rebuild(checkout)
     assert everything(open_index(checkout)) == found
     assert read_json(run.workspace / "logs/run.json")["state"] == "finished"
+
+
+def test_an_index_that_another_program_holds_is_taken_up_later_with_nothing_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace, *_ = fabricate.whole_run(tmp_path)
+    monkeypatch.setitem(module.PRAGMAS, "busy_timeout", "200")
+    rebuild(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "registry/index.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RatchetError, match="database is locked.*another program has it open for writing.*nothing is lost$"):
+            sync(tmp_path, workspace, "run-1")
+    assert len(list((tmp_path / "registry").glob("*.json"))) == 4 and len(list((tmp_path / ".ratchet/outbox").glob("*.json"))) == 2
+    sync(tmp_path, workspace, "run-1")
+    found = everything(open_index(tmp_path))
+    assert len(found["versions"]) == 3 and len(found["alerts"]) == 2 and len(found["steps"]) > 100

@@ -76,22 +76,39 @@ def artifact(key: str) -> Any:
     return found[0].data if found else None
 
 
-def test_a_run_goes_through_all_stages_in_order_and_shows_what_it_did(
+def test_a_run_goes_through_all_stages_and_one_that_failed_goes_on_where_it_was(
     checkout: Path, prefect_api: dict[str, str], store: FakeSync, view: Recorder
 ) -> None:
-    run_id = evolve(settings=ONE_ROUND, checkout=checkout, name="first")
-    folder = workspace.find(checkout, run_id)
-    assert run_id.startswith("first-")
-    assert [call.replace("-", "@") for call in (folder / ".calls").read_text().split()] == ORDER
-    assert [result.name for result in view.results] == ORDER
+    """A stage fails with one line; resumed, what was done is unchanged, the seal refuses, and all of it is shown."""
+    (checkout / "break-decide").write_text("no decision possible")
+    with pytest.raises(RunFailed) as caught:
+        evolve(settings=ONE_ROUND, checkout=checkout, name="first")
+    (run,) = workspace.list_runs(checkout)
+    folder, said = run.workspace, str(caught.value)
+    assert run.run_id.startswith("first-") and said.startswith("decide@1: error: no decision possible; log: ")
+    assert str(folder / "logs" / "decide@1.log") in said and f"`ratchet run --resume {run.run_id}`" in said
+    assert "\n" not in said
+    assert (run.state, run.stages_done, run.stages) == ("failed", 3, 6)
+    assert outbox.pending(checkout) == []
+    assert [(event.kind, event.data["stage"]) for event in outbox.delivered(checkout)] == [("stage.failed", "decide@1")]
+    assert [result.name for result in view.results] == ORDER[:3] and {result.state for result in view.results} == {"ran"}
     assert "prepare says hello" in view.lines
     assert not [line for line in view.lines if "git add" in line or "dvc" in line.lower()]  # DVC's hints are in the log only
     assert "Running stage 'prepare'" in (folder / "logs" / "prepare.log").read_text()
-    assert store.synced == [run_id] * (len(ORDER) + 1)
+
+    (folder / "break-decide").unlink()
+    (checkout / "waivers.yaml").write_text("waivers: [bad]\n")  # a run sees the checkout's waivers of the moment
+    view.results.clear()
+    store.synced.clear()
+    with pytest.raises(RunStopped, match="^seal: not sealed, failed checks: invalid_share; .* then go on with") as stopped:
+        evolve(resume=run.run_id, checkout=checkout)
+    assert [(result.name, result.state) for result in view.results] == list(zip(ORDER, ["unchanged"] * 3 + ["ran"] * 2, strict=False))
+    assert [call.replace("-", "@") for call in (folder / ".calls").read_text().split()] == [*ORDER[:4], *ORDER[3:]]
+    assert store.synced == [run.run_id] * len(ORDER)
+    assert stopped.value.exit_code == 1
+    assert len(outbox.delivered(checkout)) == 1  # the verdict is no failure of a stage
     done = record(folder)
-    assert done["state"] == "finished" and done["order"] == ORDER
-    assert [(stage["name"], stage["state"]) for stage in done["stages"]] == [(name, "ran") for name in ORDER]
-    assert artifact("progress") == 100.0
+    assert done["state"] == "stopped" and done["order"] == ORDER and len(done["attempts"]) == 2
     rows = artifact("evaluation-1")
     rows = json.loads(rows) if isinstance(rows, str) else rows
     assert [row["panel"] for row in rows] == ["select", "confirm"]
@@ -100,40 +117,7 @@ def test_a_run_goes_through_all_stages_in_order_and_shows_what_it_did(
     speeds = json.loads(speeds) if isinstance(speeds, str) else speeds
     assert [(row["stage"], row["decoding %"]) for row in speeds] == [("evaluate@0", 50.0), ("evaluate@1", 50.0)]
     assert (folder / "reports" / "report.html").resolve().as_uri() in artifact("report")
-    assert [(run.state, run.stages_done, run.stages) for run in workspace.list_runs(checkout)] == [("finished", 6, 6)]
-
-    # the same again costs no stage: DVC says unchanged, and a new workspace takes all from the shared cache
-    view.results.clear()
-    assert evolve(resume=run_id, checkout=checkout) == run_id
-    assert {result.state for result in view.results} == {"unchanged"}
-    assert len(record(folder)["attempts"]) == 2
-
-
-def test_a_failing_stage_ends_the_run_with_one_line_and_it_resumes(
-    checkout: Path, prefect_api: dict[str, str], store: FakeSync, view: Recorder
-) -> None:
-    (checkout / "break-decide").write_text("no decision possible")
-    with pytest.raises(RunFailed) as caught:
-        evolve(settings=ONE_ROUND, checkout=checkout)
-    run = workspace.list_runs(checkout)[0]
-    said = str(caught.value)
-    assert said.startswith("decide@1: error: no decision possible; log: ")
-    assert str(run.workspace / "logs" / "decide@1.log") in said and f"`ratchet run --resume {run.run_id}`" in said
-    assert "\n" not in said
-    assert (run.state, run.stages_done) == ("failed", 3)
-    assert outbox.pending(checkout) == []
-    assert [(event.kind, event.data["stage"]) for event in outbox.delivered(checkout)] == [("stage.failed", "decide@1")]
-
-    (run.workspace / "break-decide").unlink()
-    (checkout / "waivers.yaml").write_text("waivers: [bad]\n")  # a run sees the checkout's waivers of the moment
-    view.results.clear()
-    with pytest.raises(RunStopped, match="^seal: not sealed, failed checks: invalid_share; .* then go on with") as stopped:
-        evolve(resume=run.run_id, checkout=checkout)
-    assert [result.state for result in view.results] == ["unchanged"] * 3 + ["ran"] * 2
-    assert stopped.value.exit_code == 1
-    assert record(run.workspace)["state"] == "stopped"
-    assert len(outbox.delivered(checkout)) == 1  # the verdict is no failure of a stage
-    assert (run.workspace / "reports" / "report.html").is_file()
+    assert artifact("progress") == 83.3
 
 
 def test_a_stage_is_retried_only_when_dvc_is_locked(prefect_api: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -142,7 +126,7 @@ def test_a_stage_is_retried_only_when_dvc_is_locked(prefect_api: dict[str, str],
 
     calls: list[str] = []
 
-    def run_stage(folder: Path, name: str, on_line: object, keys: object) -> StageResult:
+    def run_stage(folder: Path, name: str, on_line: object, keys: object, more: bool) -> StageResult:
         calls.append(name)
         if name == "broken":
             raise StageFailed("broken")
@@ -262,7 +246,7 @@ def start_cli(checkout: Path, api: dict[str, str], *arguments: str) -> subproces
     )
 
 
-def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 60) -> str:
+def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 180) -> str:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         if path.is_file() and (text := path.read_text()):
@@ -295,19 +279,19 @@ def test_ctrl_c_ends_the_stage_within_five_seconds_and_says_how_to_resume(
         os.killpg(process.pid, signal.SIGINT)
     else:
         os.kill(process.pid, signal.SIGINT)  # the stage must end by our doing, not by the terminal's
-    _, errors = process.communicate(timeout=30)
-    assert time.monotonic() - began < (10 if own_api else 5)
+    while any(is_alive(pid) for pid in workers):
+        assert time.monotonic() - began < 5
+        time.sleep(0.05)
+    _, errors = process.communicate(timeout=60)  # the run's end is still told to Prefect
     assert process.returncode == 130
     assert errors.strip() == "interrupted; go on with `ratchet run --here`"
-    assert not any(is_alive(pid) for pid in workers)
     assert record(checkout)["state"] == "interrupted"
 
 
 def test_a_killed_run_takes_its_stage_along_and_frees_the_workspace(checkout: Path, prefect_api: dict[str, str]) -> None:
     process, workers = hanging_run(checkout, prefect_api)
-    second = start_cli(checkout, prefect_api, "run", "--here")
-    _, errors = second.communicate(timeout=60)
-    assert second.returncode == 2 and "another run is at work there" in errors and errors.count("\n") == 1
+    with pytest.raises(RatchetError, match="another run is at work there"):
+        evolve(here=True, checkout=checkout)
     process.kill()
     process.communicate(timeout=10)
     deadline = time.monotonic() + 5
@@ -324,4 +308,5 @@ def test_two_runs_at_once_simply_work(tmp_path: Path, prefect_api: dict[str, str
     for process in both:
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, output + errors
-    assert [run.state for run in workspace.list_runs(checkout)] == ["finished"] * 2
+    assert [(run.state, run.stages_done) for run in workspace.list_runs(checkout)] == [("finished", 2)] * 2
+    assert artifact("progress") == 100.0

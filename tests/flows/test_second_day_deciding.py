@@ -79,6 +79,35 @@ def test_a_champion_is_not_promoted_again_nor_a_version_without_weights(three: P
     assert cards.read_card(three / "registry", B)["decisions"] == []
 
 
+def test_what_waits_is_listed_and_answered_in_a_terminal(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ratchet.store.approvals import AWAITS
+
+    assert call(capsys, "approve")[1] == "nothing waits for a person\n"
+    for number, version in enumerate((A, B)):
+        add_version(inside, version, number, [True])
+    assert call(capsys, "promote", A, "--reason", "first")[0] == 0
+    entry = {"line": "quickstart", "event": "model.promoted", "promoted": True, "stop": None, "reasons": ["gain\x1b[31m"], AWAITS: True, "by": "rule"}
+    cards.append_decision(inside / "registry", B, entry | {"run": "r", "round": 1, "candidate": B, "champion": B, "comparison": None, "alpha": None})
+    listed = call(capsys, "approve")[1]
+    assert B in listed and "gain\\x1b[31m" in listed and "\x1b" not in listed
+    assert call(capsys, "approve", B)[2] == "--reason is missing; say why, it stays on record with the version\n"
+    assert "VERSION is missing" in call(capsys, "approve", "--refuse")[2]
+    code, out, err = call(capsys, "approve", B[:4], "--refuse", "--reason", "odd habits", "--by", "Ada")
+    assert (code, out) == (0, f"{B} does not become champion of line quickstart, decided by Ada: odd habits\n"), err
+    assert champion(inside) == A and "waits for nobody's answer" in call(capsys, "approve", B, "--reason", "r")[2]
+
+
+def test_alerts_are_listed_with_what_became_of_them_at_each_receiver(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "alerts")[1] == "no events yet\n"
+    event = outbox.Event("check.failed", "r-1", 1, None, None, "round 1: \x1b[31mred")
+    outbox.put(inside, event)
+    outbox.note_deliveries(inside, event.id, {"team": outbox.Delivery("failed", "a", "b", 3, "2026-01-01T10:30:00", "answered 500")}, settled=False)
+    listed = call(capsys, "alerts")[1]
+    assert "team: not taken, 3 times (answered 500), again at 10:30 UTC" in listed and "waits" in listed and "\x1b" not in listed
+    (row,) = json.loads(call(capsys, "alerts", "--json")[1])
+    assert row["alerts"]["team"]["attempts"] == 3 and row["event"] == "check.failed"
+
+
 def test_an_exported_version_brings_what_the_registry_knows(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from ratchet.models.build import save_model
     from tests.models import tiny

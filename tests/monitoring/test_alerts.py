@@ -157,7 +157,7 @@ def test_an_alert_leads_to_the_report_of_its_run_or_to_what_the_monitor_saw(tmp_
     monkeypatch.delenv("RATCHET_REPORTS_URL", raising=False)
     assert link_to(tmp_path, EVENT) == (tmp_path / "runs/run-1/reports/report.html").as_uri()
     monkeypatch.setenv("RATCHET_REPORTS_URL", "http://127.0.0.1:4201")
-    assert link_to(tmp_path, EVENT) == "http://127.0.0.1:4201/runs/run-1/report.html"
+    assert link_to(tmp_path, EVENT) == "http://127.0.0.1:4201/runs/run-1"
     look = Event("drift.detected", "run-1", 2, "quickstart", "abc", "drift", {"source": "monitor", "monitor": "0123"})
     assert link_to(tmp_path, look) == "http://127.0.0.1:4201/monitor/0123/report.html"
 

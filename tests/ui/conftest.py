@@ -40,8 +40,22 @@ STAGES = PREPARE + """\
     outs: [reports/report.html]
 """
 NAMES = ("evolve", "harvest", "evaluate", "compare", "monitor", "approve")  # of the deployments
-HOOK = "TEST_ALERT_URL"
-ALERTS = f"alerts: [{{name: team, kind: webhook, variable: {HOOK}}}]\non_regression: {{preset: smoke}}\n"
+HOOK, MAIL = "TEST_ALERT_URL", "TEST_MAIL_URL"
+# the last two are never told of anything: they would ask the network
+ADDRESSES = {
+    HOOK: "http://127.0.0.1:{hook}/secret",
+    MAIL: "mailto://127.0.0.1:{mail}?from=ratchet@example.org&to=you@example.org&mode=insecure",
+    "TEST_SLACK_URL": "https://hooks.slack.com/services/T00000000/B00000000/X00000000",
+    "TEST_SENDGRID_KEY": "SG.secret",
+}
+ALERTS = f"""\
+alerts:
+  - {{name: team, kind: webhook, variable: {HOOK}}}
+  - {{name: mail, kind: email, variable: {MAIL}, events: [model.regression]}}
+  - {{name: chat, kind: slack, variable: TEST_SLACK_URL, events: [model.rolled_back]}}
+  - {{name: grid, kind: email, variable: TEST_SENDGRID_KEY, sender: a@example.org, to: [b@example.org], events: [model.rolled_back]}}
+on_regression: {{preset: smoke}}
+"""
 REPORT = "<!doctype html><title>The report of a run</title><p>promoted</p>"
 
 
@@ -52,7 +66,8 @@ class Served:
     checkout: Path
     url: str
     env: dict[str, str]
-    hook_port: int  # where the receiver of alerts is to be
+    hook_port: int  # where the receivers of alerts are to be
+    mail_port: int
 
     @property
     def api(self) -> str:
@@ -91,13 +106,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     write_bytes(checkout / "prefect.yaml", (usual[: usual.index("alerts: []")] + ALERTS).encode())
     params = (CHECKOUT / "params.yaml").read_text()
     write_bytes(checkout / "params.yaml", params.replace("approval: rule ", "approval: person ").encode())
-    with socket.socket() as free, socket.socket() as other:
-        for one in (free, other):
+    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
+        for one in (first, second, third):
             one.bind(("127.0.0.1", 0))
-        port, hook = free.getsockname()[1], other.getsockname()[1]
+        port, hook, mail = (one.getsockname()[1] for one in (first, second, third))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RATCHET_"))}
     env = {**inherited, "PREFECT_HOME": str(folder / "prefect"), "PYTHONPATH": str(CHECKOUT), "OMP_NUM_THREADS": "1",
-           HOOK: f"http://127.0.0.1:{hook}/secret"}  # fmt: skip
+           "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "1"}  # fmt: skip
+    env |= {name: address.format(hook=hook, mail=mail) for name, address in ADDRESSES.items()}
     process = start(checkout, env, "--port", str(port))
     assert process.stdout is not None
     for line in process.stdout:
@@ -106,7 +122,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     else:
         logs = [path.read_text()[-2000:] for path in (checkout / ".ratchet/serve").glob("*.log")]
         raise AssertionError(f"ratchet serve ended with {process.wait()}: {logs}")
-    yield Served(checkout, f"http://127.0.0.1:{port}", env, hook)
+    yield Served(checkout, f"http://127.0.0.1:{port}", env, hook, mail)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0 and said.strip() == "stopping"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,8 @@ from ratchet.errors import RatchetError
 from ratchet.store import cards, champions, outbox
 from tests.flows.test_evolve import is_alive
 from tests.page.browser import chromium, tab
-from tests.ui.conftest import HOOK, NAMES, REPORT, Served, until
+from tests.ui import receivers
+from tests.ui.conftest import ADDRESSES, HOOK, NAMES, Served, until
 from tests.ui.pages import click, keep, submit, text, visit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -73,69 +71,71 @@ def test_registering_again_changes_nothing_and_keeps_the_schedules_of_the_ui(ser
         register(served.checkout.parent, served.api, deployments, None)
 
 
+def test_a_regression_that_the_monitor_finds_starts_evolve_and_a_runs_own_does_not(served: Served, client: Any) -> None:
+    from prefect.client.schemas.actions import WorkPoolUpdate
+
+    client.update_work_pool("ratchet", WorkPoolUpdate(is_paused=True))  # what is started shall not begin
+    with receivers.hook(served.hook_port) as got, receivers.mail(served.mail_port):
+        for source in ("run", "monitor"):
+            assert outbox.put(served.checkout, replace(EVENT, run=source, data={"source": source}))
+        started = until(client.read_flow_runs, "a run of evolve")
+        until(lambda: len(got) == 2 and not outbox.deliveries(served.checkout, settled=False), "both alerts")
+        assert [run.parameters for run in client.read_flow_runs()] == [{"preset": "smoke"}]
+    client.delete_flow_run(started[0].id)
+    client.update_work_pool("ratchet", WorkPoolUpdate(is_paused=False))
+
+
 def test_automations_and_blocks_are_there_once_and_a_paused_one_stays_paused(served: Served, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOOK, served.env[HOOK])
+    """Prefect's own blocks: Webhook, Slack Webhook, Sendgrid Email, and an address of a mail server."""
+
+    def again() -> tuple[list[str], list[str]]:
+        return caretaking.register_alerts(served.checkout, served.api, "evolve/evolve", {"preset": "smoke"})
+
+    for name in ADDRESSES:
+        monkeypatch.setenv(name, served.env[name])
     before = {one.name.partition(": ")[2]: one for one in client.read_automations()}
-    assert set(before) == {"tell team", "a regression starts evolve"}
-    blocks = [one.id for one in client.read_block_documents()]
+    assert set(before) == {"tell team", "tell mail", "tell chat", "tell grid", "a regression starts evolve"}
+    blocks = {one.id: one.block_type.slug for one in client.read_block_documents()}
+    assert sorted(blocks.values()) == ["apprise-notification-block", "sendgrid-email", "slack-webhook", "webhook"]
     client.pause_automation(before["a regression starts evolve"].id)
     for _ in range(2):
-        assert caretaking.register_alerts(served.checkout, served.api, "evolve/evolve", {"preset": "smoke"}) == (["team"], [])
+        assert again() == (["team", "mail", "chat", "grid"], [])
     after = {one.name.partition(": ")[2]: one for one in client.read_automations()}
     assert {name: one.id for name, one in after.items()} == {name: one.id for name, one in before.items()}
     assert not after["a regression starts evolve"].enabled and after["tell team"].enabled
-    assert sorted(one.id for one in client.read_block_documents()) == sorted(blocks)
+    assert {one.id for one in client.read_block_documents()} == blocks.keys()
     monkeypatch.delenv(HOOK)  # a later `ratchet serve` without the variable keeps the address that Prefect has
-    assert caretaking.register_alerts(served.checkout, served.api, "evolve/evolve", {"preset": "smoke"}) == (["team"], [])
+    assert again()[0][0] == "team"
 
 
-def test_an_alert_reaches_its_receiver_or_is_kept_shown_and_sent_again(served: Served) -> None:
-    """Nobody but `ratchet serve` is at work here: it finds the event in the outbox, Prefect's automation sends it, the receiver is down."""
+def test_an_alert_reaches_its_receivers_or_is_kept_shown_and_sent_again(served: Served) -> None:
+    """Nobody but `ratchet serve` is at work here: it finds the event in the outbox, Prefect's automations send it, the webhook's receiver
+    is down."""
     root = served.checkout
-    assert outbox.put(root, EVENT)
-    down = until(lambda: delivery(root, EVENT, "failed", "sent", "muted"), "what became of it")
-    assert (down.state, down.attempts) == ("failed", 1) and down.next > down.at and served.env[HOOK] not in down.error
-    with receiving(served.hook_port) as got:
+    with receivers.mail(served.mail_port) as mails:
+        assert outbox.put(root, EVENT)
+        down = until(lambda: delivery(root, EVENT, "team", "failed", "sent", "muted"), "what became of it")
+        assert (down.state, down.attempts) == ("failed", 1) and down.next > down.at and "secret" not in down.error
+        assert until(lambda: delivery(root, EVENT, "mail", "failed", "sent"), "the mail").state == "sent" and len(mails) == 1
+        assert "Subject: A version is worse than its champion (quickstart)" in mails[0] and "/runs/run-1" in mails[0].replace("=\n", "")
+        assert "<!channel>" not in mails[0]
+    with receivers.hook(served.hook_port) as got:
         until(lambda: got, "the alert, sent again")
-        again = until(lambda: delivery(root, EVENT, "sent"), "the note of it")
-        assert again.attempts == 2 and len(got) == 1
+        assert until(lambda: delivery(root, EVENT, "team", "sent"), "the note of it").attempts == 2 and len(got) == 1
         (body,) = got
         assert body["event"] == "model.regression" and body["text"] == "round 2: worse <!channel> [31m" and body["id"] == EVENT.id
-        assert body["link"].startswith("http://127.0.0.1:") and body["link"].endswith("/runs/run-1/report.html")
+        assert body["link"].startswith("http://127.0.0.1:") and "/runs/run-1" in body["link"]
         # and where it is up, the automation brings it at once, and nothing does so twice
-        second = outbox.Event("check.failed", "run-1", 3, None, None, "round 3: check labels.r_aux failed")
+        second = outbox.Event("stage.failed", "run-1", 3, None, None, "stage harvest@3 failed")
         assert outbox.put(root, second)
         until(lambda: len(got) == 2, "the second alert", every=0.05)
-        told = until(lambda: delivery(root, second, "sent"), "its note")
-        assert told.attempts == 1 and got[1]["id"] == second.id
-    assert outbox.deliveries(root, settled=False) == {}
+        assert until(lambda: delivery(root, second, "team", "sent"), "its note").attempts == 1 and got[1]["id"] == second.id
+    assert outbox.deliveries(root, settled=False) == {} and len(got) == 2
 
 
-def delivery(root: Path, event: outbox.Event, *states: str) -> outbox.Delivery | None:
-    return next((one for one in outbox.deliveries(root).get(event.id, {}).values() if one.state in states), None)
-
-
-@contextmanager
-def receiving(port: int) -> Iterator[list[dict[str, Any]]]:
-    """A webhook receiver: what it was sent."""
-    got: list[dict[str, Any]] = []
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
-
-    server = HTTPServer(("127.0.0.1", port), Receiver)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
-        yield got
-    finally:
-        server.shutdown()
-        server.server_close()
+def delivery(root: Path, event: outbox.Event, receiver: str, *states: str) -> outbox.Delivery | None:
+    found = outbox.deliveries(root).get(event.id, {}).get(receiver)
+    return found if found is not None and found.state in states else None
 
 
 def test_a_run_of_the_form_is_cancelled_the_waiting_one_resumes_it_and_a_person_approves(served: Served, client: Any, tmp_path: Path) -> None:
@@ -151,8 +151,7 @@ def test_a_run_of_the_form_is_cancelled_the_waiting_one_resumes_it_and_a_person_
     workers, folder = until(hanging.read_text, "the stage's processes").split(), hanging.parent
     for one in (hang, folder / hang.name):
         one.unlink()
-    # as a schedule does that fires while a run is on
-    second = client.create_flow_run_from_deployment(deployment.id, parameters={"resume": folder.name})
+    second = by_schedule(client, deployment, {"resume": folder.name})
     until(lambda: state_of(client, second) == "AwaitingConcurrencySlot", "the second run to wait")
     assert attempts(folder) == [None] and all(is_alive(pid) for pid in workers)
 
@@ -163,6 +162,16 @@ def test_a_run_of_the_form_is_cancelled_the_waiting_one_resumes_it_and_a_person_
     assert state_of(client, second) == "Completed" and attempts(folder) == ["interrupted", "finished"]
     look_at(served, client, second, folder, tmp_path)
     approved_in_the_browser(served, client)
+
+
+def by_schedule(client: Any, deployment: Any, parameters: dict[str, Any]) -> Any:
+    """The run of a schedule that fires once, in four seconds."""
+    from prefect.client.schemas.schedules import RRuleSchedule
+
+    begins = datetime.now(UTC) + timedelta(seconds=4)
+    schedule = RRuleSchedule(rrule=f"DTSTART:{begins:%Y%m%dT%H%M%SZ}\nFREQ=SECONDLY;COUNT=1")
+    client.create_deployment_schedules(deployment.id, [(schedule, True)], parameters=parameters)
+    return until(lambda: next((run for run in client.read_flow_runs() if run.parameters.get("resume")), None), "a run of the schedule")
 
 
 def from_the_form(served: Served, client: Any, deployment: Any, tmp_path: Path) -> Any:
@@ -208,30 +217,3 @@ def approved_in_the_browser(served: Served, client: Any) -> None:
     (answer,) = (registry / "approvals").glob("*.json")
     assert json.loads(answer.read_text())["reason"] == "read twenty episodes"
     assert [one["by"] for one in cards.read_card(registry, version)["decisions"]] == ["rule", "Ada"]
-
-
-def test_reports_open_over_http_and_nothing_else_does(tmp_path: Path) -> None:
-    from flows.reports import serving
-
-    for folder in ("runs/a-1/reports", ".ratchet/monitor/b-2"):
-        report = tmp_path / folder / "report.html"
-        report.parent.mkdir(parents=True)
-        report.write_text(REPORT)
-    (tmp_path / "params.yaml").write_text("secret")
-    with serving(tmp_path, 0) as url:
-        port = int(url.rpartition(":")[2])
-
-        def get(path: str, host: str = f"127.0.0.1:{port}", method: str = "GET") -> tuple[int, str]:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            connection.request(method, path, headers={"Host": host})
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-
-        assert get("/runs/a-1/report.html") == get("/monitor/b-2/report.html") == (200, REPORT)
-        for path in (
-            "/", "/params.yaml", "/runs/../params.yaml", "/runs/a-1/../../params.yaml", "/runs/%2e%2e/report.html", "/runs/b/report.html",
-            "/monitor/../report.html", "/monitor/a-1/report.html",
-        ):  # fmt: skip
-            assert get(path)[0] == 404, path
-        assert get("/runs/a-1/report.html", host="evil.example")[0] == 404
-        assert get("/runs/a-1/report.html", method="POST")[0] == 501
