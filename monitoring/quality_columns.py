@@ -5,8 +5,7 @@ Steps and labels are put in the order of (episode, t) first; `owner` then says t
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from monitoring.quality_checks import nearest
 from ratchet.errors import RatchetError
 from ratchet.policies.served_settings import VERSION
 
@@ -24,10 +24,6 @@ Frames = dict[str, dict[str, Any]]  # table → column → values
 SHOWN_ROWS = 5
 TOLERANCE = 1e-5  # of single-precision sums and log-softmax
 FULL_SCORE = 1.0 - 1e-6
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
 
 
 def fill(
@@ -49,6 +45,8 @@ def fill(
         label_owner, labels = _in_order(episodes, labels)
         frames["labels"] = _label_columns(labels, label_owner, episodes, steps, owner)
         frames["steps"]["steps.labelled"] = np.isin(_keys(steps, owner), _keys(labels, label_owner))
+        known = pc.is_valid(labels["ttg"]).to_numpy()
+        frames["summary"]["class_share"] = [min(_share(known.sum(), len(known)), _share((~known).sum(), len(known)))]
     rows = _summarise(frames["summary"], episodes, steps, owner)
     if replay is not None:
         frames["summary"]["replay_mismatch"] = [replay["mismatched"] / max(1, replay["replayed"])]
@@ -242,6 +240,7 @@ def _summarise(summary: dict[str, Any], episodes: pa.Table, steps: pa.Table, own
         "failures": [int((~solved & ~failed).sum())],
         "invalid_share": [_share(invalid.sum(), counted.sum())],
         "duplicate_share": [_share(repeats.sum(), sampled)],
+        "action_share": [_action_share(episodes, steps, owner)],
     }
     masks = {"episodes.error_share": failed, "episodes.truncated_share": truncated, "episodes.duplicate_actions": repeats}
     names = np.array(episodes["episode_id"].to_pylist(), dtype=object)
@@ -251,6 +250,18 @@ def _summarise(summary: dict[str, Any], episodes: pa.Table, steps: pa.Table, own
 
 def _share(part: int, whole: int) -> float:
     return float(part) / float(max(1, whole))
+
+
+def _action_share(episodes: pa.Table, steps: pa.Table, owner: np.ndarray) -> float:
+    """The largest share of one literal action among the steps of a policy that sampled."""
+    sampled = np.nan_to_num(_numbers(episodes, "temperature")) > 0
+    if not sampled.any():
+        return 0.0
+    mine = (owner >= 0) & sampled[owner]
+    frame = steps.select(["action"]).filter(pa.array(mine)).to_pandas()
+    frame["policy"] = episodes["policy_id"].to_pandas().to_numpy()[owner[mine]]
+    counts = frame.groupby("policy")["action"].agg(lambda actions: actions.value_counts(normalize=True).iloc[0] if len(actions) else 0.0)
+    return float(counts.max()) if len(counts) else 0.0
 
 
 def _repeated_actions(episodes: pa.Table, steps: pa.Table, owner: np.ndarray) -> tuple[np.ndarray, int]:

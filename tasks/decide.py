@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from typing import Any
 
 from ratchet.episodes.files import read_table, write_table
 from ratchet.evaluation.compare import compare
-from ratchet.evaluation.panels import read_panel
-from ratchet.evaluation.promotion import decide, spending
+from ratchet.evaluation.promotion import decide, kept_by_drift, spending
+from ratchet.evaluation.stopping import kept_by_select
 from ratchet.evaluation.summary import selected
 from ratchet.files import read_json, write_json
 from tasks.common import Stage, main, say, skipped
+from tasks.stopping import after_round
 
 
 def run(stage: Stage) -> None:
@@ -21,39 +23,60 @@ def run(stage: Stage) -> None:
     before = read_json(stage.path(f"data/rounds/{previous}/decision/decision.json"))
     if before["stop"] is not None:
         return _write(stage, _stopped(stage, before, before["stop"], f"stopped in round {before['round']}"), promoted=False)
-    harvest, evaluation_checks, waived = _checks(stage)
-    failed = [c["name"] for verdict in (harvest, evaluation_checks) if verdict for c in verdict["checks"] if _fails(c)]
-    checks = {"checks": evaluation_checks, "waived": waived}
-    if failed:
-        return _write(stage, {**_stopped(stage, before, f"failed checks: {', '.join(failed)}", "a failed check stops the run"), **checks}, promoted=False)
+    found = _found(stage)
+    told = {"checks": found.checks, "waived": found.waived}
+    if found.failed:
+        reason = f"failed checks: {', '.join(found.failed)}"
+        return _write(stage, {**_stopped(stage, before, reason, "a failed check stops the run"), **told}, promoted=False)
     if reason := skipped(stage.path(f"data/rounds/{stage.key}/evaluation")):
-        return _write(stage, {**_stopped(stage, before, reason, "nothing was evaluated"), **checks}, promoted=False)
-    decision = {**_decision(stage, before), **checks}
+        return _write(stage, {**_stopped(stage, before, reason, "nothing was evaluated"), **told}, promoted=False)
+    decision = {**_decision(stage, before, found), **told}
     _write(stage, decision, promoted=decision["promoted"])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found before the decision, waivers applied."""
+
+    checks: dict[str, Any] | None  # the verdict on what was evaluated; failures of the buffer's beside it
+    failed: list[str]  # checks that stop the run
+    drift: dict[str, Any]  # {"status", "failed": columns that keep the version from being promoted, "note"}
+    waived: list[dict[str, str]]
+
+
+def _found(stage: Stage) -> Found:
+    """The verdicts on harvest, buffer and evaluation, and the drift, as `check` and `drift` left them."""
+    from monitoring.waivers import apply_waivers, read_waivers
+
+    waivers = read_waivers(stage.path("waivers.yaml"))
+    base = stage.path(f"data/rounds/{stage.key}")
+    verdicts = {
+        name: apply_waivers(read_json(path), waivers)
+        for name, path in (("harvest", base / "check/verdict.json"), ("evaluation", base / "drift/evaluation.json"), ("buffer", base / "drift/buffer.json"))
+        if path.is_file()
+    }
+    failed = [one["name"] for verdict in verdicts.values() for one in verdict["checks"] if _fails(one)]
+    checks = verdicts.get("evaluation")
+    if checks is not None and "buffer" in verdicts:
+        bad = [{**one, "detail": f"buffer: {one['detail']}"} for one in verdicts["buffer"]["checks"] if not one["passed"]]
+        checks = {**checks, "passed": checks["passed"] and not any(map(_fails, bad)), "checks": [*checks["checks"], *bad]}
+    used = {one["name"] for verdict in verdicts.values() for one in verdict["checks"] if one.get("waived")}
+    path = base / "drift/drift.json"
+    drift = read_json(path) if path.is_file() else {"status": "ok", "columns": []}
+    beyond = sorted({one["name"] for one in drift["columns"] if one["level"] == "fail"})
+    known = {one["check"] for one in waivers}
+    used |= set(beyond) & known
+    told = {"status": drift["status"], "failed": [name for name in beyond if name not in known]}
+    return Found(checks, failed, told, [one for one in waivers if one["check"] in used])
 
 
 def _fails(check: dict[str, Any]) -> bool:
     return check["severity"] == "fail" and not check["passed"] and not check.get("waived")
 
 
-def _checks(stage: Stage) -> tuple[dict[str, Any] | None, dict[str, Any] | None, list[dict[str, str]]]:
-    """Verdicts on the harvest and on the evaluation's own rows, waivers applied."""
-    from monitoring.quality import apply_waivers, read_waivers, run_suite
+def _decision(stage: Stage, before: dict[str, Any], found: Found) -> dict[str, Any]:
+    from monitoring.regression import judge
 
-    waivers = read_waivers(stage.path("waivers.yaml"))
-    base = stage.path(f"data/rounds/{stage.key}")
-    harvest = None if skipped(base / "check") else apply_waivers(read_json(base / "check" / "verdict.json"), waivers)
-    evaluated = None
-    if not skipped(base / "evaluation"):
-        panels = {"confirm": {task.task_id for task in read_panel(stage.path("data/panels/confirm.json")).tasks}}
-        tables = (read_table(base / "evaluation" / f"{kind}.parquet", kind) for kind in ("episodes", "steps"))
-        verdict = run_suite(*tables, None, limits=stage.settings.check.model_dump(), panels=panels, replay=None, panel="confirm")
-        evaluated = apply_waivers(verdict, waivers)
-    used = {c["name"] for verdict in (harvest, evaluated) if verdict for c in verdict["checks"] if c.get("waived")}
-    return harvest, evaluated, [one for one in waivers if one["check"] in used]
-
-
-def _decision(stage: Stage, before: dict[str, Any]) -> dict[str, Any]:
     assert stage.key is not None
     settings, own = stage.settings, stage.settings.decide
     evaluation = read_json(stage.path(f"data/rounds/{stage.key}/evaluation/evaluation.json"))
@@ -64,24 +87,38 @@ def _decision(stage: Stage, before: dict[str, Any]) -> dict[str, Any]:
         level=1 - 2 * alpha,
         resamples=own.resamples,
     )
-    verdict = decide(comparison, max_stratum_loss=own.max_stratum_loss)
+    verdict = kept_by_drift(decide(comparison, max_stratum_loss=own.max_stratum_loss), found.drift["failed"])
+    success, stopping = selected(evaluation), after_round(stage, before)
+    if stopping is not None:
+        verdict = kept_by_select(verdict, success, stopping["best_before"])
     candidate = {"version": evaluation["version"], "round": int(stage.key)}
     model = f"models/rounds/{stage.key}/champion"
-    found = selected(evaluation)
-    champion = {**candidate, "model": model, "select": found} if verdict.promoted else {**before["champion"], "model": model}
+    champion = {**candidate, "model": model, "select": success} if verdict.promoted else {**before["champion"], "model": model}
     return {
         "round": int(stage.key),
         "line": settings.line,
         "champion": champion,
         "candidate": candidate,
-        "next_start": _next_start(settings.loop.start_from, found, champion["select"]),
+        "next_start": "champion" if found.drift["failed"] else _next_start(settings.loop.start_from, success, champion["select"]),
         "promoted": verdict.promoted,
         "event": verdict.event,
-        "stop": None,
+        "stop": stopping["stop"] if stopping is not None else None,
+        **({"stopping": stopping} if stopping is not None else {}),
         "reasons": list(verdict.reasons),
         "comparison": comparison,
         "alpha": alpha,
+        "drift": found.drift,
+        "regression": judge(comparison, own.max_stratum_loss, gates=_gates(stage)),
     }
+
+
+def _gates(stage: Stage) -> dict[str, Any]:
+    """What the gates of the round's instruments said, where it had any."""
+    found = {}
+    for name in ("meter", "critic"):
+        path = stage.path(f"data/rounds/{stage.key}/{name}/gate.json")
+        found[name] = read_json(path) if path.is_file() else None
+    return found
 
 
 def _next_start(start_from: str, candidate: float, champion: float) -> str:
@@ -107,6 +144,8 @@ def _stopped(stage: Stage, before: dict[str, Any], stop: str, reason: str) -> di
         "alpha": None,
         "checks": None,
         "waived": [],
+        "drift": None,
+        "regression": None,
     }
 
 

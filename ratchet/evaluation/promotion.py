@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,17 @@ def spending(alpha: float, rounds: int, k: int) -> float:
     return alpha / rounds
 
 
+def open_spending(alpha: float, k: int) -> float:
+    """The one-sided error that look `k` = 1, 2, … may spend where nobody knows how many there will be: 6 alpha / (π k)².
+
+    The sum over all looks is alpha (Σ 1/k² = π²/6). For a scheduled look at a champion, which goes on for as long as it is one; the
+    first looks are the most telling, and the hundredth still sees a large loss. Raises RatchetError for k below 1.
+    """
+    if k < 1:
+        raise RatchetError(f"look {k} is none; looks count from 1")
+    return 6 * alpha / (math.pi * k) ** 2
+
+
 def level_of(alpha: float) -> float:
     """The two-sided level of `compare` whose lower bound errs with the one-sided `alpha`."""
     return 1 - 2 * alpha
@@ -48,7 +61,7 @@ def decide(comparison: dict[str, Any], max_stratum_loss: float) -> Verdict:
     stratum of a dozen tasks loses 0.15 by chance alone, and a limit on the point alone would flap.
     """
     gain = comparison["gain"]
-    lost = _lost_strata(comparison, max_stratum_loss)
+    lost = [one["text"] for one in lost_strata(comparison, max_stratum_loss)]
     better, worse = gain["low"] > 0, gain["high"] < 0
     reasons = [_gain_reason(comparison)]
     reasons += lost or [f"no task type lost more than {max_stratum_loss:g} beyond chance"]
@@ -59,9 +72,22 @@ def decide(comparison: dict[str, Any], max_stratum_loss: float) -> Verdict:
     return Verdict(False, KEPT, reasons)
 
 
-def _lost_strata(comparison: dict[str, Any], limit: float) -> list[str]:
+def kept_by_drift(verdict: Verdict, columns: list[str]) -> Verdict:
+    """`verdict`, but not promoted where `columns` (names as `ratchet waive` knows them) drifted beyond their limits for failing."""
+    if not columns:
+        return verdict
+    reason = f"not promoted: {', '.join(columns)} beyond the limit; look at the round's drift.html, then `ratchet waive {columns[0]} --reason …`"
+    return Verdict(False, KEPT if verdict.promoted else verdict.event, [*verdict.reasons, reason])
+
+
+def lost_strata(comparison: Mapping[str, Any], limit: float) -> list[dict[str, Any]]:
+    """`{"stratum", "gain", "text"}` of each stratum that lost more than `limit`, beyond chance."""
     return [
-        f"{name} lost {-one['gain']['mean']:.3f} (limit {limit:g}; gain at most {one['gain']['high']:+.3f} over {one['n']} tasks)"
+        {
+            "stratum": name,
+            "gain": one["gain"]["mean"],
+            "text": f"{name} lost {-one['gain']['mean']:.3f} (limit {limit:g}; gain at most {one['gain']['high']:+.3f} over {one['n']} tasks)",
+        }
         for name, one in sorted(comparison["by_stratum"].items())
         if -one["gain"]["mean"] > limit and one["gain"]["high"] < 0
     ]
