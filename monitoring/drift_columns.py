@@ -100,11 +100,12 @@ def side_of(episodes: pa.Table, steps: pa.Table, null_action: str | None = None,
 
 
 def credit_columns(sidecars: Mapping[str, pa.Table], limit: int = 10_000) -> dict[str, Column]:
-    """Columns of the credit's sidecars that are there: `meter` (cost, weight) and `critic` (value, weight), evenly thinned to `limit`
-    steps. The critic's weights count where there is no meter."""
+    """Columns of the credit's sidecars that are there, evenly thinned to `limit` steps: `meter` and `critic` of the online rounds
+    (cost, value, weight), and `buffer`, the critic's of the buffer. The meter's weights and the online values go first."""
     found: dict[str, Column] = {}
     for name, table, source in (
         ("meter_cost", "meter", "cost"),
+        ("value", "buffer", "value"),
         ("value", "critic", "value"),
         ("credit_weight", "critic", "weight"),
         ("credit_weight", "meter", "weight"),

@@ -64,10 +64,10 @@ def _test(name: str, passed: bool, observed: float | None, limit: float | None, 
 
 def _gate(name: str, gate: Mapping[str, Any]) -> dict[str, Any]:
     """Whether an instrument still measures: its own gate's verdict, with the gate's reasons."""
-    passed = bool(gate.get("passed", True))
-    reasons = gate.get("reasons") or []
-    text = "; ".join(str(one) for one in reasons) if isinstance(reasons, list) else str(reasons)
-    return _test(f"regression.{name}_calibration", passed, None, None, f"{name}: {text or ('holds' if passed else 'its gate is closed')}", "warn")
+    verdict = gate.get("gate") or gate  # the meter's stands in a record of what was done
+    passed = bool(verdict.get("passed", True))
+    text = str(gate.get("reason") or ("its gate holds" if passed else "its gate is shut"))
+    return _test(f"regression.{name}_calibration", passed, verdict.get("ece", verdict.get("rank_correlation")), None, f"{name}: {text}", "warn")
 
 
 def slowdowns(now: Iterable[Record], earlier: Iterable[Record]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WARM = "0"
 CREDIT = "credit.parquet"
-SIDECARS = {"meter": "online/meter.parquet", "critic": "critic/critic.parquet"}
+SIDECARS = {"meter": "online/meter.parquet", "critic": "online/critic.parquet", "buffer": "critic/critic.parquet"}
 
 
 def run(stage: Stage) -> None:
