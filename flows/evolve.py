@@ -26,8 +26,9 @@ from flows import alerting, approving, artifacts, events, mending, workspace  # 
 from flows.dag import stage_names  # noqa: E402
 from flows.keys import keys_for  # noqa: E402
 from flows.record import RunRecord  # noqa: E402
-from flows.stages import StageFailed, StageLocked, StageResult, log_path, run_stage  # noqa: E402
+from flows.stages import StageFailed, StageLocked, StageResult, dismiss, log_path, run_stage  # noqa: E402
 from flows.view import watching  # noqa: E402
+from monitoring.alerts import read_receivers  # noqa: E402
 from ratchet.errors import RatchetError  # noqa: E402
 from ratchet.rendering import MAX_ROUNDS, render_run  # noqa: E402
 from ratchet.store import outbox  # noqa: E402
@@ -62,9 +63,9 @@ def _is_locked(_task: Any, _run: Any, state: Any) -> bool:
     retry_delay_seconds=LOCK_RETRY_S,
     retry_condition_fn=_is_locked,
 )
-def stage(folder: Path, name: str) -> StageResult:
-    """One DVC stage. Retried where another DVC process holds a lock, and only then."""
-    return run_stage(folder, name, watching.get().line, keys_for(folder, name))
+def stage(folder: Path, name: str, more: bool = False) -> StageResult:
+    """One DVC stage; `more` where another one follows. Retried where another DVC process holds a lock, and only then."""
+    return run_stage(folder, name, watching.get().line, keys_for(folder, name), more=more)
 
 
 def _run_name() -> str:
@@ -99,6 +100,7 @@ def evolve(
         checkout: By default the one around the current folder.
     """
     root = workspace.find_root((checkout or Path.cwd()).resolve())
+    read_receivers(root)  # a mistake there is better known now than when the first event goes out
     fields = {"rounds": rounds, "seed": seed}
     on_top = [*(f"{key}={value}" for key, value in fields.items() if value is not None), *(settings or [])]
     run_id, folder = open_run(root, preset or None, on_top, resume or None, here, name or None)
@@ -187,6 +189,8 @@ def run_stages(root: Path, folder: Path, run_id: str, last: str | None = None) -
     except BaseException as error:
         record.end("interrupted", type(error).__name__)
         raise
+    finally:
+        dismiss()
     record.end("finished" if last is None else "harvested")
 
 
@@ -197,7 +201,7 @@ def _stages(root: Path, folder: Path, run_id: str, order: list[str], record: Run
         view.stage_begins(name, place, len(order))
         logger.info("%s begins", name)
         try:
-            result = stage(folder, name)
+            result = stage(folder, name, more=place < len(order))
         except StageFailed as error:
             _failed(root, folder, run_id, name, record.began, error)
         record.stage(result)

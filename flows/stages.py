@@ -1,10 +1,11 @@
 """One stage in a child process: its output streamed and kept, its whole process group ended with the flow.
 
 A child a stage costs about 0.6 s, which is what DVC itself needs to read the graph; in return a stage can be killed, and whatever
-it leaked goes with it.
+it leaked goes with it. The child of the next stage starts while this one runs, so that DVC is imported by then.
 """
 
 import io
+import json
 import os
 import re
 import signal
@@ -54,10 +55,13 @@ def log_path(workspace: Path, name: str) -> Path:
     return workspace / "logs" / f"{name}.log"
 
 
-def run_stage(workspace: Path, name: str, on_line: Callable[[str], None], keys: Mapping[str, str] | None = None) -> StageResult:
+def run_stage(
+    workspace: Path, name: str, on_line: Callable[[str], None], keys: Mapping[str, str] | None = None, *, more: bool = False
+) -> StageResult:
     """`dvc repro -s NAME` in `workspace`. `on_line` gets each line the stage itself writes, from a thread of its own.
 
-    `keys` are environment variables for this stage alone.
+    `keys` are environment variables for this stage alone. With `more` to come a child gets ready for the next stage meanwhile; whoever
+    says so lets it go by `dismiss` in the end.
 
     All output, DVC's included, is appended to logs/NAME.log. Raises StageLocked or StageFailed; ends the child's process group
     within GRACE_S (+ 1 s) when interrupted, and always before it returns.
@@ -67,19 +71,9 @@ def run_stage(workspace: Path, name: str, on_line: Callable[[str], None], keys: 
     path.parent.mkdir(parents=True, exist_ok=True)
     path_of(workspace, name).unlink(missing_ok=True)  # how fast an earlier attempt was; one that ended is in the registry
     tail: deque[str] = deque(maxlen=60)
-    # -P keeps flows/ itself out of the module path
-    process = subprocess.Popen(
-        [sys.executable, "-P", child.__file__, "repro", "-s", name],
-        cwd=workspace,
-        env={**_environment(), **(keys or {})},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    )
+    process = _told(_taken() or _waiting(), workspace, ["repro", "-s", name], keys or {})
+    if more:
+        _next.append(_waiting())
     reader = threading.Thread(target=_read, args=(process, path, tail, on_line), daemon=True)
     reader.start()
     try:
@@ -91,6 +85,44 @@ def run_stage(workspace: Path, name: str, on_line: Callable[[str], None], keys: 
     if code:
         raise _failure(name, code, list(tail))
     return StageResult(name, _state(list(tail)), round(time.monotonic() - began, 3))
+
+
+_next: "list[subprocess.Popen[str]]" = []
+"""The child that waits for the next stage, or nothing."""
+
+
+def dismiss() -> None:
+    """Lets a child go that waits for a stage which will not come."""
+    while _next:
+        end_group(_next.pop())
+
+
+def _taken() -> "subprocess.Popen[str] | None":
+    process = _next.pop() if _next else None
+    return process if process is not None and process.poll() is None else None
+
+
+def _waiting() -> "subprocess.Popen[str]":
+    """A child that imports DVC and waits."""
+    return subprocess.Popen(
+        [sys.executable, "-P", child.__file__, child.WAITING],  # -P keeps flows/ itself out of the module path
+        env=_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def _told(process: "subprocess.Popen[str]", workspace: Path, arguments: list[str], keys: Mapping[str, str]) -> "subprocess.Popen[str]":
+    """The child with its task. The pipe stays open: its end is how the child knows that the flow is gone."""
+    assert process.stdin is not None  # a pipe was asked for
+    process.stdin.write(json.dumps({"folder": str(workspace), "arguments": arguments, "environment": dict(keys)}) + "\n")
+    process.stdin.flush()
+    return process
 
 
 def end_group(process: "subprocess.Popen[str]") -> None:
