@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ratchet.episodes.files import read_table, write_table
-from ratchet.episodes.labels import PENALTIES
+from ratchet.episodes.labels import PENALTIES, label
 from ratchet.files import sha256_files, write_json
 from ratchet.settings_critic import uses_buffer
 from tasks.common import Stage, main, say, skipped
@@ -42,7 +42,7 @@ class _Buffer:
         self.template = load_template(self.start, self.settings.env.action_format)
 
     def run(self) -> None:
-        from ratchet.critic.buffer import assemble, aux_of, in_tokens, one_sided
+        from ratchet.critic.buffer import assemble, in_tokens, one_sided
         from ratchet.envs.benchmarks import benchmark
         from ratchet.models.build import card_of
 
@@ -53,8 +53,8 @@ class _Buffer:
         penalties = getattr(benchmark(self.settings.env.name), "penalties", PENALTIES)
         if penalties is None:
             say(f"{stage.title}: {self.settings.env.name} says nothing about an action that rules could read: no retrospective rewards")
-        labels = {"episode_id": steps["episode_id"], "t": steps["t"], "r_aux": pa.array(aux_of(steps, penalties)), "ttg": pa.nulls(steps.num_rows, pa.int32())}
-        tables = {"episodes": episodes, "steps": steps, "buffer": rows, "labels": pa.table(labels), "logprobs": self._start_logprobs(steps)}
+        labels = label(episodes, steps, penalties)
+        tables = {"episodes": episodes, "steps": steps, "buffer": rows, "labels": labels, "logprobs": self._start_logprobs(steps)}
         for name in FILES:
             write_table(stage.out(f"data/rounds/{self.round}/buffer/{name}.parquet"), name, tables[name])
         out = stage.out(f"data/rounds/{self.round}/buffer")
@@ -71,7 +71,7 @@ class _Buffer:
 
         stage, own = self.stage, self.settings.buffer
         harvest = Part(OWN, *self._read(f"data/rounds/{self.round}/harvest"))
-        policy = np.array(harvest.episodes["policy_id"].to_pylist())
+        policy = np.array(harvest.episodes["policy_id"].to_pylist(), str)
         experts = self._experts()
         seeds = None
         if not experts.episodes.num_rows and own.experts:
@@ -89,14 +89,25 @@ class _Buffer:
             parts.append(online.where(~np.array(online.episodes["solved"].to_pylist(), bool)))
         return [*parts, *self._older()]
 
+    def _tasks(self) -> list[Any]:
+        """What the actor plays for the buffer."""
+        from ratchet.evaluation.panels import read_panel
+        from tasks.rollouts import keyed_choice
+
+        own = self.settings
+        return keyed_choice(read_panel(self.stage.path("data/panels/train.json")).tasks, own.buffer.own.tasks, own.seed, 5, self.round)
+
     def _experts(self) -> Any:
+        """Solved demonstrations: of the tasks that the actor plays first, since they show what could have been done there."""
         from ratchet.critic.buffer import EXPERT, Part
         from tasks.rollouts import keyed_choice
 
         own = self.settings
         found = Part(EXPERT, *self._read("data/demonstrations"))
         solved = np.flatnonzero(np.array(found.episodes["solved"].to_pylist(), bool))
-        chosen = keyed_choice(solved, own.buffer.experts, own.seed, 6, self.round)
+        tasks, played = found.episodes["task_id"].to_pylist(), {task.task_id for task in self._tasks()}
+        order = keyed_choice(solved, len(solved), own.seed, 6, self.round)
+        chosen = sorted(order, key=lambda row: tasks[row] not in played)[: own.buffer.experts]
         mask = np.zeros(found.episodes.num_rows, bool)
         mask[chosen] = True
         return found.where(mask)
@@ -105,13 +116,11 @@ class _Buffer:
         """Greedy and sampled episodes of the actor as it is."""
         from ratchet.critic.buffer import OWN, Part
         from ratchet.envs.benchmarks import open_pool
-        from ratchet.evaluation.panels import read_panel
         from ratchet.rollout.play import Job
-        from tasks.rollouts import keyed_choice, model_policy, play_shards
+        from tasks.rollouts import model_policy, play_shards
 
         stage, settings, own = self.stage, self.settings, self.settings.buffer.own
-        tasks = keyed_choice(read_panel(stage.path("data/panels/train.json")).tasks, own.tasks, settings.seed, 5, self.round)
-        out = []
+        tasks, out = self._tasks(), []
         with open_pool(stage.path("data/games"), settings.env, ["train"], admissible=False) as pool:
             for name, temperature, samples in (("greedy", 0.0, range(own.greedy)), ("sampled", own.temperature, range(own.greedy, own.samples))):
                 # the harvest's own episode of a task is its sample 0

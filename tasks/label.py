@@ -6,7 +6,7 @@ import numpy as np
 
 from ratchet.envs.benchmarks import benchmark, open_pool
 from ratchet.episodes.files import read_table, write_table
-from ratchet.episodes.labels import PENALTIES, label
+from ratchet.episodes.labels import NONE, PENALTIES, label
 from ratchet.episodes.replay import replay
 from ratchet.files import write_json
 from tasks.common import Stage, main, say, skipped
@@ -29,7 +29,7 @@ def run(stage: Stage) -> None:
     write_table(stage.out(f"data/rounds/{stage.key}/labels/labels.parquet"), "labels", labels)
     write_json(stage.out(f"data/rounds/{stage.key}/labels/replay.json"), played)
     rewards = labels["r_aux"].to_numpy()
-    values = {**dict(zip(NAMES, penalties, strict=True)), "none": 0.0}
+    values = {**dict(zip(NAMES, penalties or NONE, strict=True)), "none": 0.0}
     counts = {name: int(np.isclose(rewards, value).sum()) for name, value in values.items()}
     stage.metrics({"replayed": played["replayed"], "mismatched": played["mismatched"], "r_aux": counts})
     stage.finish()

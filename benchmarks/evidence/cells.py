@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence.code import code_version
+from benchmarks.evidence.code import CRITIC, code_version
 from benchmarks.evidence.protocol import Differences, Protocol, World, merged
 from benchmarks.evidence.workspaces import CHECKOUT, environment_files, rendered
 from ratchet.files import read_json, sha256_json, write_json
@@ -57,11 +57,12 @@ class Cell:
     def world_key(self) -> str:
         """Of the settings that games, demonstrations and warm start depend on, and of the code."""
         own = {key: self.world_params[key] for key in OF_WORLD}
-        return sha256_json([own, self.world.seed, self.code])[:16]
+        return sha256_json([own, self.world.seed, code_version(environment_files(self.params))])[:16]
 
     @cached_property
     def code(self) -> str:
-        return code_version(environment_files(self.params))
+        buffered = self.params["fit_critic"]["enabled"] or self.params["evolve_offline"]["enabled"]
+        return code_version(environment_files(self.params), CRITIC if buffered else ())
 
 
 def cells_of(protocol: Protocol, arms: list[str], choices: Mapping[str, Differences]) -> list[Cell]:

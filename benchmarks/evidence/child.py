@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.evidence.rounds import in_rounds, learn_rounds
 from benchmarks.evidence.workspaces import begin_cell, learn, make_world, play
 from ratchet.envs.worker import die_with_parent
 from ratchet.errors import RatchetError
 from ratchet.files import read_json, write_json
+from ratchet.settings import load
 
 
 def main(folder: Path) -> int:
@@ -33,8 +35,11 @@ def main(folder: Path) -> int:
             result = {"panels": {name: played(world, world / "models" / "warm" / asked["actor"], name, asked) for name in asked["panels"]}}
         else:
             begin_cell(folder, world, asked["params"])
-            model = learn(folder)
-            curve = read_json(folder / "reports" / "metrics" / "evolve_online-1.json")["curve"]
+            if in_rounds(load(folder / "params.yaml")):
+                model, curve = learn_rounds(folder)
+            else:
+                model = learn(folder)
+                curve = read_json(folder / "reports" / "metrics" / "evolve_online-1.json")["curve"]
             result = {"curve": curve, "panels": {name: played(folder, model, name, asked) for name in asked["panels"]}}
     except RatchetError as error:
         print(f"error: {error}", file=sys.stderr)

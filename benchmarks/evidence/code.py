@@ -13,13 +13,16 @@ from ratchet.files import sha256_json
 FOLDERS = ("credit", "engines", "episodes", "learners", "losses", "models", "policies", "rollout")
 FILES = ("ratchet/envs/base.py", "ratchet/envs/pool.py", "ratchet/envs/worker.py")
 STAGES = ("demonstrate", "evaluate", "evolve_online", "forecasts", "online_rollouts", "parts", "prepare", "replays", "rollouts", "warm_start")
+CRITIC = ("ratchet/critic", "tasks/buffer.py", "tasks/fit_critic.py", "tasks/evolve_offline.py", "tasks/rounds.py")
+"""What a cell with a buffer depends on besides."""
 
 
-def code_version(environment: Iterable[Path]) -> str:
-    """Of all that plays and learns, and of the environment's own files."""
+def code_version(environment: Iterable[Path], more: Iterable[str] = ()) -> str:
+    """Of all that plays and learns, of the environment's own files, and of `more` files and folders."""
+    others = [path for name in more for path in (sorted((CHECKOUT / name).rglob("*.py")) if (CHECKOUT / name).is_dir() else [CHECKOUT / name])]
     paths = [path for folder in FOLDERS for path in sorted((CHECKOUT / "ratchet" / folder).rglob("*.py"))]
     paths += [CHECKOUT / name for name in FILES] + [CHECKOUT / "tasks" / f"{name}.py" for name in STAGES]
-    return sha256_json([meaning(path.read_text(encoding="utf-8")) for path in [*paths, *environment]])[:12]
+    return sha256_json([meaning(path.read_text(encoding="utf-8")) for path in [*paths, *environment, *others]])[:12]
 
 
 @cache

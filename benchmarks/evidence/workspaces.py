@@ -18,6 +18,7 @@ from ratchet.evaluation.panels import read_panel
 from ratchet.files import write_json
 from ratchet.rendering import read_preset, render_params
 from ratchet.settings import load
+from ratchet.settings_critic import uses_buffer
 from ratchet.yaml_files import read_yaml
 from tasks.common import SKIPPED, Stage, perform
 
@@ -64,7 +65,13 @@ def begin_cell(folder: Path, world: Path, params: str) -> None:
     lay(folder, params)
     for path in SHARED:
         _link(world / path, folder / path)
-    _link(world / "models" / "warm" / load(folder / "params.yaml").actor, folder / "models" / "rounds" / ROUND / "offline")
+    settings = load(folder / "params.yaml")
+    warm = world / "models" / "warm" / settings.actor
+    if uses_buffer(settings) or len(settings.rounds) > 1:  # benchmarks/evidence/rounds.py begins each round
+        _link(world / "data" / "demonstrations", folder / "data" / "demonstrations")
+        _link(warm, folder / "models" / "warm" / settings.actor)
+        return
+    _link(warm, folder / "models" / "rounds" / ROUND / "offline")
     write_json(folder / "data" / "rounds" / "0" / "decision" / "decision.json", {"round": 0, "stop": None})
     write_json(folder / "data" / "rounds" / "0" / "replay" / SKIPPED, {"skipped": "no round was played yet"})
     write_json(folder / "data" / "rounds" / ROUND / "check" / "verdict.json", {"checks": []})

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ratchet.episodes.files import table_of
-from ratchet.episodes.labels import retrospective_reward
 from ratchet.episodes.schema import rows_of
 from ratchet.episodes.template import Template
 from ratchet.learners.batches import lists
@@ -71,10 +70,16 @@ def in_tokens(part: Part, template: Template) -> Part:
     if own.all():
         return part
     mine, others = part.where(own), part.where(~own)
-    field = others.episodes.schema.get_field_index("tokenizer_id")
-    named = others.episodes.set_column(field, "tokenizer_id", pa.array([template.tokenizer_id] * others.episodes.num_rows, pa.string()))
     steps = with_ids(others.steps, template)
-    return Part(part.source, pa.concat_tables([mine.episodes, named.cast(mine.episodes.schema)]), pa.concat_tables([mine.steps, steps.cast(mine.steps.schema)]))
+    wrote = dict(zip(*_sums(steps["episode_id"].to_pylist(), pc.list_value_length(steps["reply_ids"]).to_numpy()), strict=True))
+    episodes = others.episodes
+    for name, values in (
+        ("tokenizer_id", [template.tokenizer_id] * episodes.num_rows),
+        ("n_tokens", [int(wrote.get(one, 0)) for one in episodes["episode_id"].to_pylist()]),
+    ):
+        field = episodes.schema.get_field_index(name)
+        episodes = episodes.set_column(field, name, pa.array(values, episodes.schema.field(field).type))
+    return Part(part.source, pa.concat_tables([mine.episodes, episodes.cast(mine.episodes.schema)]), pa.concat_tables([mine.steps, steps.cast(mine.steps.schema)]))
 
 
 def is_held_out(task_id: str, seed: int, share: float) -> bool:
@@ -118,14 +123,6 @@ def assemble(parts: Sequence[Part], *, round: int, seed: int, held_out_share: fl
     return every, pa.concat_tables(steps or empty[1]).sort_by([("episode_id", "ascending"), ("t", "ascending")]).combine_chunks(), table
 
 
-def aux_of(steps: pa.Table, penalties: tuple[float, float, float] | None) -> np.ndarray:
-    """Retrospective rewards of each step, float32; 0 where the environment says nothing that rules could read (`penalties` None)."""
-    if penalties is None:
-        return np.zeros(steps.num_rows, np.float32)
-    flags = [np.asarray(steps[name].to_pylist(), bool) for name in ("format_ok", "valid", "repeated")]
-    return retrospective_reward(*flags, penalties)
-
-
 def one_sided(episodes: pa.Table) -> str | None:
     """Why nothing can be learned from these outcomes, or None."""
     outcomes = set(episodes["solved"].to_pylist())
@@ -157,3 +154,9 @@ def step_ratios(steps: pa.Table, start: pa.Table, limit: float) -> dict[str, np.
 def _tokens(steps: pa.Table) -> np.ndarray:
     counts = [pc.fill_null(pc.list_value_length(steps[name]), 0).to_numpy() for name in ("prompt_ids", "reply_ids")]
     return counts[0].astype(np.int64) + counts[1]
+
+
+def _sums(names: Sequence[str], values: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Sum of the values of each name."""
+    found, inverse = np.unique(np.array(names, str), return_inverse=True)
+    return found.tolist(), np.bincount(inverse, values, len(found))

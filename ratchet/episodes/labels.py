@@ -10,6 +10,8 @@ from ratchet.episodes.schema import LABELS
 
 PENALTIES = (-0.3, -0.2, -0.1)  # of a broken format, an invalid action, an observation that equals the one before
 
+NONE = (0.0, 0.0, 0.0)
+
 
 def retrospective_reward(
     format_ok: np.ndarray, valid: np.ndarray, repeated: np.ndarray, penalties: tuple[float, float, float] = PENALTIES
@@ -26,8 +28,9 @@ def ttg_labels(n: np.ndarray, solved: bool) -> list[int | None]:
     return [int(value) for value in np.cumsum(n[::-1])[::-1]]
 
 
-def label(episodes: pa.Table, steps: pa.Table, penalties: tuple[float, float, float] = PENALTIES) -> pa.Table:
-    """The labels sidecar of a steps table (sorted by episode and t)."""
+def label(episodes: pa.Table, steps: pa.Table, penalties: tuple[float, float, float] | None = PENALTIES) -> pa.Table:
+    """The labels sidecar of a steps table (sorted by episode and t). Without `penalties`, where an environment says nothing that rules
+    could read, all retrospective rewards are 0."""
     flags = [np.asarray(steps[name].to_pylist(), bool) for name in ("format_ok", "valid", "repeated")]
     ids = steps["episode_id"].to_pylist()
     tokens = pc.list_value_length(steps["reply_ids"]).to_numpy(zero_copy_only=False)
@@ -38,5 +41,5 @@ def label(episodes: pa.Table, steps: pa.Table, penalties: tuple[float, float, fl
         if end == len(ids) or ids[end] != ids[start]:
             to_go += ttg_labels(tokens[start:end], solved[ids[start]])
             start = end
-    columns = [steps["episode_id"], steps["t"], pa.array(retrospective_reward(*flags, penalties)), pa.array(to_go, pa.int32())]
+    columns = [steps["episode_id"], steps["t"], pa.array(retrospective_reward(*flags, penalties or NONE)), pa.array(to_go, pa.int32())]
     return pa.table([column if isinstance(column, pa.Array) else column.combine_chunks() for column in columns], schema=LABELS)

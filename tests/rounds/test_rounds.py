@@ -60,6 +60,9 @@ def test_every_step_of_a_buffer_has_tokens_labels_and_the_starts_log_probs(evolv
     assert all(len(a["reply_ids"]) == len(b["logprobs"]) > 0 for a, b in zip(steps, starts, strict=True))
     generated = [(a, b) for a, b in zip(steps, starts, strict=True) if a["tokens_from"] == "generated"]
     assert max(np.abs(np.array(a["logprobs"]) - b["logprobs"]).max() for a, b in generated) < 1e-4, "of the very policy that played"
+    wrote = {row["episode_id"]: row["n_tokens"] for row in table(evolved, "1/buffer/episodes.parquet", "episodes")}
+    solved = {row["episode_id"] for row in table(evolved, "1/buffer/episodes.parquet", "episodes") if row["solved"]}
+    assert all(row["ttg"] == (wrote[row["episode_id"]] if row["episode_id"] in solved else None) for row in labels if row["t"] == 0)
     assert {row["r_aux"] for row in labels} <= {np.float32(value) for value in (-0.3, -0.2, -0.1, 0.0)}
 
 
