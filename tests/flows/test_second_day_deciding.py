@@ -137,7 +137,7 @@ def test_an_evaluation_is_told_with_its_interval_and_panel(
     result = {"version": A, "env": "alfworld", "pattern": "look", "n": 20, "success": success, "panel_hash": "0123456789abcdef", "errors": 0}
     result |= {"steps": 4.2, "outcomes": "o.parquet", "by_stratum": {"look": {"n": 20, "success": success}}}
 
-    def evaluated(*arguments: object) -> dict[str, object]:
+    def evaluated(*arguments: object, **_guide: object) -> dict[str, object]:
         asked.append(arguments)
         print("progress")
         return result
