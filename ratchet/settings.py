@@ -26,7 +26,7 @@ from ratchet.settings_online import SHORTEST_PLAN, EvolveOnline, forecast_tokens
 from ratchet.yaml_files import read_yaml
 
 SCRIPTED = ("expert", "random")
-OF_A_ROUND = ("harvest", "buffer", "fit_critic", "evolve_offline", "evolve_online")
+OF_A_ROUND = ("harvest", "buffer", "fit_meter", "fit_critic", "evolve_offline", "evolve_online")
 LEARNED_ROOM = 128  # tokens that an instruction and a first observation need before anything can be replied
 _ACTOR_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from ratchet.critic.learner import CriticLearner
 from ratchet.episodes.files import read_table, write_table
@@ -15,11 +16,11 @@ from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import make_panel, read_panel
 from ratchet.learners.actor import ActorLearner
 from ratchet.models.build import RERANK, card_of, version_of
-from ratchet.settings import load
+from ratchet.settings import OF_A_ROUND, load
 from tasks.common import Stage
 from tasks.evaluate import play_panel
 from tests.rounds.conftest import change
-from tests.tasks.conftest import run_stage
+from tests.tasks.conftest import CHECKOUT, run_stage
 from tests.tasks.test_pipeline import digests
 
 
@@ -124,6 +125,15 @@ def test_settings_of_one_round_change_that_round_alone(evolved: Path, evolved_co
         run_stage(evolved_copy, "evolve_offline", key)
     same = ["models/rounds/1/offline/model.safetensors", "models/rounds/2/offline/model.safetensors"]
     assert [(evolved / path).read_bytes() == (evolved_copy / path).read_bytes() for path in same] == [True, False]
+
+
+def test_in_dvc_only_a_round_depends_on_what_is_set_for_it_alone() -> None:
+    stages = yaml.safe_load((CHECKOUT / "dvc.yaml").read_text())["stages"]
+    for name, entry in stages.items():
+        params = entry.get("do", entry).get("params", [])
+        assert [one for one in params if one.startswith("rounds")] in ([], ["rounds.${key}"]), name
+        reads = {one.split(".")[0] for one in params} & set(OF_A_ROUND)
+        assert not reads or "rounds.${key}" in params, name
 
 
 BASELINES = {
