@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from monitoring.drift_columns import COLUMNS, Column, Side, common_types, summary, text_features, thin
+from monitoring.drift_columns import COLUMNS, Column, ColumnType, Side, common_types, summary, text_features, thin
 from monitoring.drift_methods import auc, score
 
 DRAWS = 99  # lots; a score above all of them is one in a hundred by chance
@@ -51,7 +51,7 @@ def _finding(
     name: str, reference: Column, current: Column, sides: tuple[Side, Side], limit: Limits, against: str, lots: _Lots
 ) -> dict[str, Any]:
     kind = COLUMNS[name]
-    measure = _MEASURES[kind.kind](kind.method, reference, current, sides)
+    measure = _MEASURES[kind.kind](kind, reference, current, sides)
     chance = None
     if _level(measure.observed, limit, kind.higher) != OK and measure.lot is not None:
         scores = [measure.lot(swapped) for swapped in lots.draw(reference, current, measure.shared)]
@@ -123,12 +123,13 @@ class _Lots:
         return one.owner.max(initial=-1) < self.first and two.owner.max(initial=-1) < len(self.codes) - self.first
 
 
-def _numbers(method: str, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
+def _numbers(kind: ColumnType, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
     """Wasserstein distance, in standard deviations of the reference."""
     values = np.concatenate([reference.values, current.values])
     order = np.argsort(values, kind="stable")
     gaps = np.diff(values[order])
-    deviation = max(float(np.std(reference.values)), 0.001)  # as Evidently's test
+    own = max(float(np.std(reference.values)), 0.001)  # as Evidently's test
+    deviation = max(own, kind.least)
 
     def lot(mask: np.ndarray) -> float:
         mine = mask[order]
@@ -136,10 +137,10 @@ def _numbers(method: str, reference: Column, current: Column, sides: tuple[Side,
         here = np.cumsum(~mine)[:-1] / max(1, (~mine).sum())
         return float((np.abs(there - here) * gaps).sum() / deviation)
 
-    return _Measure(score(method, reference.values, current.values), lot)
+    return _Measure(score(kind.method, reference.values, current.values) * own / deviation, lot)
 
 
-def _kinds(method: str, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
+def _kinds(kind: ColumnType, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
     """Jensen-Shannon distance (the root of the divergence in nats) of the shares of kinds."""
     first, second = common_types(reference.values, current.values)
     names, codes = np.unique(np.concatenate([first, second]).astype(str), return_inverse=True)
@@ -151,10 +152,10 @@ def _kinds(method: str, reference: Column, current: Column, sides: tuple[Side, S
         halves = [np.where(one > 0, one * np.log(np.maximum(one, 1e-300) / np.maximum(mean, 1e-300)), 0.0).sum() / 2 for one in (p, q)]
         return float(np.sqrt(max(0.0, sum(halves))))
 
-    return _Measure(score(method, first, second), lot)
+    return _Measure(score(kind.method, first, second), lot)
 
 
-def _rates(method: str, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
+def _rates(kind: ColumnType, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
     """The largest difference of rates, over all and in any stratum with at least FEW episodes on both sides."""
     strata = np.concatenate([side.strata[column.owner] for side, column in zip(sides, (reference, current), strict=True)]).astype(str)
     is_current = np.arange(len(strata)) >= len(reference.values)
@@ -171,10 +172,10 @@ def _rates(method: str, reference: Column, current: Column, sides: tuple[Side, S
         by[str(name)] = {
             "reference": round(float(first.mean()), 6),
             "current": round(float(second.mean()), 6),
-            "difference": round(score(method, first, second), 6),
+            "difference": round(score(kind.method, first, second), 6),
         }
         groups.append(rows)
-    whole = score(method, reference.values, current.values)
+    whole = score(kind.method, reference.values, current.values)
 
     def lot(mask: np.ndarray) -> float:
         return max(_difference(values[rows], mask[rows]) for rows in groups)
@@ -186,12 +187,12 @@ def _difference(values: np.ndarray, mask: np.ndarray) -> float:
     return float(abs(values[mask].mean() - values[~mask].mean())) if mask.any() and not mask.all() else 0.0
 
 
-def _ratios(method: str, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
+def _ratios(kind: ColumnType, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
     """A number of the current side alone."""
-    return _Measure(score(method, reference.values, current.values))
+    return _Measure(score(kind.method, reference.values, current.values))
 
 
-def _texts(method: str, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
+def _texts(kind: ColumnType, reference: Column, current: Column, sides: tuple[Side, Side]) -> _Measure:
     """AUC of a linear classifier on hashed words, told on tasks that it did not learn from: each task lies in one of two halves, and
     the scores of one half are those of the classifier of the other."""
     one, two = thin(reference), thin(current)
@@ -213,7 +214,7 @@ def _texts(method: str, reference: Column, current: Column, sides: tuple[Side, S
         return auc(told[~mask], told[mask])
 
     told = scores(np.arange(len(features)) >= len(one.values))
-    return _Measure(score(method, told[: len(one.values)], told[len(one.values) :]), lot, shared=(one, two))
+    return _Measure(score(kind.method, told[: len(one.values)], told[len(one.values) :]), lot, shared=(one, two))
 
 
 _MEASURES = {"numbers": _numbers, "kinds": _kinds, "rates": _rates, "ratios": _ratios, "texts": _texts}

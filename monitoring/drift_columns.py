@@ -24,24 +24,26 @@ Kind = Literal["numbers", "kinds", "rates", "ratios", "texts"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What a column is and how it is compared. `higher`: whether a higher score means more drift."""
+    """What a column is and how it is compared. `higher`: whether a higher score means more drift. `least`: a standard deviation below
+    which a reference's is not taken, or what never varied would drift without end."""
 
     kind: Kind
     method: str  # a statistical test of Evidently's, or one of ours that is registered there
     detail: str
     higher: bool = True
+    least: float = 0.0
 
 
 COLUMNS: dict[str, ColumnType] = {
-    "episode_length": ColumnType("numbers", "wasserstein", "steps an episode"),
-    "tokens_per_step": ColumnType("numbers", "wasserstein", "tokens a reply"),
+    "episode_length": ColumnType("numbers", "wasserstein", "steps an episode", least=1.0),
+    "tokens_per_step": ColumnType("numbers", "wasserstein", "tokens a reply", least=2.0),
     "action_types": ColumnType("kinds", "jensenshannon", "mix of kinds of actions"),
     "invalid_share": ColumnType("rates", "rate_difference", "steps whose action the environment did not take, by stratum"),
     "refusal_share": ColumnType("rates", "rate_difference", "steps without an action, or that do nothing on purpose, by stratum"),
     "success": ColumnType("rates", "rate_difference", "solved episodes, by stratum"),
-    "value": ColumnType("numbers", "wasserstein", "the critic's value of a history"),
-    "meter_cost": ColumnType("numbers", "wasserstein", "the meter's cost of a history, in tokens"),
-    "credit_weight": ColumnType("numbers", "wasserstein", "weight of a step's advantage"),
+    "value": ColumnType("numbers", "wasserstein", "the critic's value of a history", least=0.05),
+    "meter_cost": ColumnType("numbers", "wasserstein", "the meter's cost of a history, in tokens", least=2.0),
+    "credit_weight": ColumnType("numbers", "wasserstein", "weight of a step's advantage", least=0.05),
     "effective_samples": ColumnType("ratios", "effective_samples", "effective share of the round-start policy's steps under the new one", False),
     "kl": ColumnType("ratios", "k3", "KL a step of the round-start policy from the new one, in nats"),
     "observations": ColumnType("texts", "domain_auc", "how well a classifier tells whose observations are whose (AUC)"),

@@ -40,7 +40,7 @@ class Found:
 
     checks: dict[str, Any] | None  # the verdict on what was evaluated; failures of the buffer's beside it
     failed: list[str]  # checks that stop the run
-    drift: dict[str, Any]  # {"status", "failed": columns that keep the version from being promoted, "note"}
+    drift: dict[str, Any]  # {"status", "failed": columns that keep the version from being promoted}
     waived: list[dict[str, str]]
 
 
