@@ -50,10 +50,12 @@ def make_app(checkout: Path, token: str | None = None) -> Any:
     from ratchet.page.shelf import Shelf
     from ratchet.page.site import create
     from ratchet.store.database import open_index
-    from ratchet.store.index import catch_up
+    from ratchet.store.index import fill, is_new, workspaces
 
     engine = open_index(checkout)
-    catch_up(engine, checkout)
+    if is_new(engine, checkout) and workspaces(checkout):
+        print("takes the runs into the index first", flush=True)
+        fill(engine, checkout)
     return create(Shelf(checkout, engine, list_runs, _person()), token)
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from ratchet.errors import RatchetError
 from ratchet.files import read_json
 from ratchet.store import outbox
+from ratchet.store.approvals import Waiting, waiting
 from ratchet.store.cards import Card, card_paths, read_cards
 from ratchet.store.champions import champions
 from ratchet.store.index import HERE, checkout_id
@@ -56,6 +57,11 @@ class Shelf:
     def champions(self) -> dict[str, str]:
         """{line: version}."""
         return champions(self.registry)
+
+    def waiting(self) -> list[Waiting]:
+        """Versions that wait for a person's answer."""
+        paths = [*card_paths(self.registry), self.registry / "champions.json", self.registry / "approvals"]
+        return self.kept("waiting", paths, lambda: waiting(self.root))
 
     def runs(self) -> list[Run]:
         """The newest first."""

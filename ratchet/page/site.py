@@ -16,12 +16,14 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from markupsafe import Markup
+from sqlalchemy.exc import DBAPIError
 
 from ratchet.errors import RatchetError
 from ratchet.page import site_episodes, site_runs, site_versions
 from ratchet.page.environment import TEMPLATES, environment
 from ratchet.page.guard import REPORT_POLICY, Guard, form_of, holds
 from ratchet.page.shelf import Shelf
+from ratchet.store.approvals import answer
 from ratchet.store.persons import promote, rollback
 from ratchet.store.queries import PANELS
 
@@ -55,6 +57,11 @@ def create(shelf: Shelf, token: str | None = None) -> FastAPI:
     @app.exception_handler(RatchetError)
     async def refused(request: Request, error: RatchetError) -> HTMLResponse:
         return trouble("That did not work", str(error), UNKNOWN if request.method == "GET" else 400)
+
+    @app.exception_handler(DBAPIError)
+    async def away(request: Request, error: DBAPIError) -> HTMLResponse:
+        text = "Versions, runs and alerts come from files and still open; episodes come back with the database. Nothing is lost."
+        return trouble("The index cannot be reached", text, 503)
 
     @app.exception_handler(HTTPException)
     @app.exception_handler(UNKNOWN)
@@ -125,6 +132,15 @@ def create(shelf: Shelf, token: str | None = None) -> FastAPI:
     @app.post("/versions/{version}/rollback")
     async def roll_back(version: str, request: Request) -> Response:
         decide = lambda form: rollback(shelf.root, form.get("reason", ""), _by(form, shelf), form.get("line") or None, form.get("to") or None)
+        return await decided(version, request, decide)
+
+    @app.post("/versions/{version}/answer")
+    async def answered(version: str, request: Request) -> Response:
+        def decide(form: dict[str, str]) -> dict[str, Any]:
+            approved = form.get("answer") == "approve"
+            answer(shelf.root, version, approved, form.get("reason", ""), _by(form, shelf), form.get("line") or None)
+            return {"champion": version}  # whose page says what came of it
+
         return await decided(version, request, decide)
 
     async def decided(version: str, request: Request, decide: Callable[[dict[str, str]], dict[str, Any]]) -> Response:

@@ -6,9 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ratchet.errors import RatchetError
 from ratchet.page import figures
 from ratchet.page.gather import decision_of, round_numbers, round_of
 from ratchet.page.shelf import Run, Shelf, part_of
@@ -16,11 +13,12 @@ from ratchet.page.words import EVENTS, skipped
 from ratchet.store.browse import files_of
 from ratchet.store.index import HERE
 from ratchet.store.outbox import FAILED, HANDED, MUTED, SENT, Delivery
+from ratchet.yaml_files import read_yaml
 
 STATES = {
     "finished": "good", "running": "new", "new": "calm", "stopped": "warn", "failed": "bad", "killed": "bad", "interrupted": "warn",
 }  # fmt: skip
-PAGES = {"report": "reports/report.html", "check": "data/rounds/{k}/check/{name}", "drift": "data/rounds/{k}/drift/drift.html"}
+REPORT = Path("reports") / "report.html"
 KINDS = {
     "check.failed": ("a check failed", "bad"),
     "drift.detected": ("drift", "warn"),
@@ -43,7 +41,7 @@ def _row(shelf: Shelf, run: Run) -> dict[str, Any]:
     decided = [one for k in round_numbers(run.workspace, {}) if (one := decision_of(run.workspace, k)) and not one.get("skipped")]
     marks = [(one.get("round"), *EVENTS.get(one.get("event"), (str(one.get("event")), "calm"))) for one in decided]
     champion = decided[-1]["champion"] if decided else None
-    report = (run.workspace / PAGES["report"]).is_file()
+    report = (run.workspace / REPORT).is_file()
     return row | {"tone": STATES.get(run.state, "calm"), "marks": marks, "champion": champion, "report": report}
 
 
@@ -56,7 +54,8 @@ def run(shelf: Shelf, run_id: str) -> dict[str, Any] | None:
     workspace = shelf.workspace(run_id)
     if workspace is None:
         return None
-    settings = _settings(workspace / "params.yaml")
+    path = workspace / "params.yaml"
+    settings = shelf.kept(f"settings of {run_id}", [path], lambda: (read_yaml(path) or {}) if path.is_file() else {})
     rounds = [_round(workspace, k) for k in round_numbers(workspace, settings)]
     found = next((one for one in shelf.runs() if one.run_id == run_id), None)
     counted = [one for one in files_of(shelf.engine, shelf.checkout) if one.run_id == run_id]
@@ -73,7 +72,7 @@ def run(shelf: Shelf, run_id: str) -> dict[str, Any] | None:
         "rounds": rounds,
         "ratchet": figures.ratchet({"rounds": rounds}),
         "episodes": [one.stage for one in counted[::-1]],
-        "report": (workspace / PAGES["report"]).is_file(),
+        "report": (workspace / REPORT).is_file(),
     }
 
 
@@ -129,7 +128,7 @@ def page_of(shelf: Shelf, run_id: str, what: str, k: str | None = None) -> Path 
     if workspace is None or (k is not None and not (k.isascii() and k.isdigit())):
         return None
     if what == "report":
-        path = workspace / PAGES["report"]
+        path = workspace / REPORT
     else:
         folder = workspace / "data" / "rounds" / str(k) / what
         name = page_name(folder) if what in ("check", "drift") else None
@@ -181,10 +180,3 @@ def _state(waits: bool, receivers: dict[str, Delivery]) -> tuple[str, str, str]:
     if SENT in states:
         return "sent", "good", "Every receiver that is told took it."
     return "delivered", "good", "Prefect took it."
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.is_file() else {}
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        raise RatchetError(f"{path}: cannot be read as YAML") from None

@@ -29,7 +29,8 @@ def versions(shelf: Shelf, line: str | None) -> dict[str, Any]:
     cards = shelf.cards()
     lines = sorted({card["line"] for card in cards}, key=lambda name: (name not in champion_of, str(name)))
     shown = [name for name in lines if line in (None, name)]
-    return {"lines": lines, "line": line, "groups": [_group(shelf, name, cards, champion_of) for name in shown]}
+    groups = [_group(shelf, name, cards, champion_of) for name in shown]
+    return {"lines": lines, "line": line, "groups": groups, "waiting": [one for one in shelf.waiting() if one.line in shown]}
 
 
 def _group(shelf: Shelf, line: str, cards: list[Card], champion_of: dict[str, str]) -> dict[str, Any]:
@@ -91,6 +92,7 @@ def version(shelf: Shelf, text: str) -> dict[str, Any]:
         "lineage": lineage.ancestors(cards, card["version"], champion_of),
         "children": [row_of(one, champion_of) for one in lineage.children(cards, card["version"])],
         "champion": current,
+        "waits": next((one for one in shelf.waiting() if one.version == card["version"]), None),
         "before": before[-1] if before else None,
         "champion_of": sorted(line for line, one in champion_of.items() if one == card["version"]),
     }

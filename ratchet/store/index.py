@@ -73,9 +73,7 @@ def rebuild(root: Path) -> dict[str, int]:
     def work(engine: Engine) -> dict[str, int]:
         with locked(root, "index"), engine.begin() as connection:
             _empty(connection, root, OF_CHECKOUT)
-        index_registry(engine, root)
-        for run_id, workspace in workspaces(root):
-            index_run(engine, workspace, run_id, root)
+        fill(engine, root)
         return _counts(engine, root)
 
     return with_index(root, work)
@@ -84,24 +82,24 @@ def rebuild(root: Path) -> dict[str, int]:
 def take_up(engine: Engine, root: Path, workspace: Path, run_id: str) -> None:
     """Registry and one run into the index; all runs where the index holds none of this checkout yet, for instance a new one."""
     index_registry(engine, root)
-    is_new = _is_new(engine, root)
+    all_of_them = is_new(engine, root)
     index_run(engine, workspace, run_id, root)
-    for one_id, one in workspaces(root) if is_new else []:
+    for one_id, one in workspaces(root) if all_of_them else []:
         if one_id != run_id:
             index_run(engine, one, one_id, root)
 
 
-def catch_up(engine: Engine, root: Path) -> None:
-    """Everything into an index that holds nothing of this checkout yet; else nothing."""
-    if _is_new(engine, root):
-        index_registry(engine, root)
-        for run_id, workspace in workspaces(root):
-            index_run(engine, workspace, run_id, root)
-
-
-def _is_new(engine: Engine, root: Path) -> bool:
+def is_new(engine: Engine, root: Path) -> bool:
+    """Whether the index holds no file of this checkout."""
     with engine.connect() as connection:
         return connection.execute(select(files.c.file_id).where(files.c.checkout == checkout_id(root)).limit(1)).first() is None
+
+
+def fill(engine: Engine, root: Path) -> None:
+    """Everything of this checkout into the index."""
+    index_registry(engine, root)
+    for run_id, workspace in workspaces(root):
+        index_run(engine, workspace, run_id, root)
 
 
 def index_registry(engine: Engine, root: Path) -> None:

@@ -13,7 +13,7 @@ from ratchet.episodes.files import read_table, table_of, write_table
 from ratchet.files import read_json, write_bytes, write_json
 from ratchet.store import outbox
 from ratchet.store.sync import sync
-from tests.page.fabricate import fabricate, hashed, panel_hash, solved, tasks, write_episodes
+from tests.page.fabricate import fabricate, hashed, instruments, panel_hash, solved, tasks, write_episodes
 
 RUN = "quickstart-20260101-120000-a1b2"
 SKILLS = {hashed("warm"): 0.553, hashed("round", 1): 0.549, hashed("round", 2): 0.638}
@@ -29,7 +29,7 @@ def checkout(root: Path, hostile: str | None = None) -> Path:
     for name, version in (("warm", hashed("warm")), ("champion", hashed("round", 2))):
         outcomes(workspace / f"data/final/{name}.parquet", version, "test")
     online(workspace / "data/rounds/2/online")
-    drift(workspace / "data/rounds/2/drift")
+    instruments(workspace, 2)
     stages = ["prepare", "demonstrate", "warm_start@actor", "harvest@1", "check@1", "evolve_online@1", "evaluate@1", "decide@1", "seal"]
     record = {"run_id": RUN, "order": stages, "state": "finished", "attempts": []}
     write_json(workspace / "logs/run.json", record | {"stages": [{"name": name, "state": "ran", "seconds": 12.5 + 60 * i} for i, name in enumerate(stages)]})
@@ -68,16 +68,6 @@ def online(folder: Path) -> None:
         critic.append(key | {"value": p, "q": p, "advantage": math.nan if step["t"] == 3 else 0.3 * math.cos(step["t"]) * (1 if good else -1), "weight": weight})
     pq.write_table(pa.Table.from_pylist(meter), folder / "meter.parquet")
     pq.write_table(pa.Table.from_pylist(critic), folder / "critic.parquet")
-
-
-def drift(folder: Path) -> None:
-    def column(name: str, level: str, observed: float) -> dict:
-        limits = {"method": "wasserstein", "warn": 0.1, "fail": 0.3, "chance": 0.02, "by": None, "reference": {}, "current": {}}
-        return {"name": f"drift.{name}", "column": name, "against": "previous", "detail": "made up", "observed": observed, "level": level} | limits
-
-    columns = [column("episode_length", "ok", 0.04), column("action_type", "warn", 0.16), column("reward", "ok", 0.02)]
-    write_json(folder / "drift.json", {"passed": True, "status": "warn", "skipped": None, "columns": columns})
-    (folder / "drift.html").write_text("<!doctype html><title>Drift</title><h1>Drift</h1><script>document.title += ' of round 2'</script>")
 
 
 def alerts(root: Path) -> None:

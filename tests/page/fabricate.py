@@ -290,6 +290,38 @@ def write_round(root: Path, k: int, own: tuple[str, float], champion: dict, skil
     return after
 
 
+def instruments(root: Path, k: int) -> None:
+    """What a round with meter, critic, offline update and drift leaves besides."""
+    folder = root / f"data/rounds/{k}"
+    tests = [
+        {"name": "accuracy above the majority class", "observed": 0.81, "limit": 0.56, "passed": True},
+        {"name": "calibration error", "observed": 0.171, "limit": 0.15, "passed": False},
+        {"name": "direction of steps (no exact labels)", "observed": None, "limit": 0.52, "passed": True},
+    ]
+    reliability = [{"low": i / 10, "high": (i + 1) / 10, "n": 40 + i, "said": i / 10 + 0.05, "was": min(1.0, 0.02 + i / 9)} for i in range(10)]
+    verdict = {"passed": False, "enforced": True, "failed": ["calibration error"], "tests": tests, "prefixes": 445, "ece": 0.171, "reliability": reliability}
+    gate = {"event": "meter.off", "reason": "it fails its gate: calibration error 0.171 (limit 0.150)", "action": "off", "version": None, "gate": verdict, "limit": 512}
+    write_json(folder / "meter/gate.json", gate)
+    write_json(folder / "meter/calibration.json", {"temperature": 1.3, "limit": 512, "factors": {}, "ece": 0.171, "reliability": reliability, "prefixes": 445})
+    curve = [
+        {"epoch": e, "td_error": 0.2 / e, "held_out_td_error": 0.22 / e + 0.01, "calibration": 0.06, "rank_correlation": 0.5 + e / 20, "loss_v": 0.1, "loss_q": 0.1}
+        for e in range(1, 6)
+    ]
+    reason = "rank correlation with the outcome 0.75 on held-out tasks"
+    write_json(folder / "critic/gate.json", {"passed": True, "rank_correlation": 0.75, "limit": 0.1, "reason": reason})
+    write_json(folder / "critic/fit.json", {"curve": curve, "steps": 50, "skipped_steps": 0, "gate": {}, "fitted": 410, "held_out": 102})
+    write_json(folder / "buffer/buffer.json", {"round": k, "episodes": 512, "success": 0.5, "by_source": {"expert": 200, "own": 312}, "held_out": 102})
+    write_json(root / f"reports/metrics/evolve_offline-{k}.json", {"method": "bppo", "version": hashed("offline", k), "ess": 0.91, "kl": 0.0123})
+    limits = {"method": "wasserstein", "warn": 0.1, "fail": 0.3, "chance": 0.02, "by": None, "reference": {}, "current": {}}
+    columns = [
+        limits | {"name": f"drift.{name}", "column": name, "against": "previous", "detail": "made up", "observed": seen, "level": level}
+        for name, level, seen in (("episode_length", "ok", 0.04), ("action_type", "warn", 0.16), ("reward", "ok", 0.02))
+    ]
+    write_json(folder / "drift/drift.json", {"passed": True, "status": "warn", "skipped": None, "columns": columns, "references": [], "note": None})
+    page = "<!doctype html><title>Drift</title><h1>Drift</h1><script>document.title += ' of round 2'</script>"
+    (folder / "drift/drift.html").write_text(page)
+
+
 def skip_round(root: Path, k: int, reason: str) -> None:
     for name in ("harvest", "label", "evolve_online", "evaluate"):
         write_json(root / f"reports/metrics/{name}-{k}.json", {"skipped": reason})

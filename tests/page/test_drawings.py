@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from flows.episodes import spark
+from flows.episodes import lines, spark
 from ratchet.page import curves, lineage
 from ratchet.page.lineage import rails, width_of
+from ratchet.store.episodes import Found
 
 
 def test_a_line_of_versions_is_one_rail() -> None:
@@ -52,6 +54,23 @@ def test_a_flat_curve_and_a_single_step_are_drawn_too() -> None:
         shown = curves.lanes({"value": values, "weight": values})
         text = "".join(str(curves.stretch(shown, t)) + str(curves.dots(shown, t)) for t in range(len(values))) + "".join(curves.small_charts(shown))
         assert "nan" not in text and "inf" not in text
+
+
+def test_an_episode_in_a_terminal_has_its_curves_and_a_number_a_step() -> None:
+    one = {"episode_id": "e", "env": "alfworld", "task_id": "t", "stratum": "s", "split": "train", "policy_id": "p", "round": 1, "iteration": 2, "sample": 0,
+           "error": None, "solved": True, "truncated": False, "score": 1.0, "n_steps": 2, "n_tokens": 9}  # fmt: skip
+    step = {"observation": "o", "reply": "> r", "format_ok": True, "valid": True, "repeated": False, "reward": 0.0}
+    steps = [step | {"t": 0}, step | {"t": 1}]
+    meter = [{"cost": 412.0, "weight": None}, {"cost": 0.0, "weight": None}]
+    critic = [{"value": 0.25, "advantage": -0.5, "weight": 1.5}, None]
+    told = list(lines(Found("run", Path("f"), one, steps, {"meter": meter, "critic": critic}, frozenset({"critic"}))))
+    assert [line.split()[0] for line in told[5:9]] == ["cost", "value", "advantage", "weight"] and "0 to 412" in told[5]
+    gauges = [line for line in told if line.startswith("    cost")]
+    assert "cost 412 ━━━━━━━━━━  value 0.250" in gauges[0] and "advantage -0.500" in gauges[0] and "weight 1.50" in gauges[0]
+    assert "cost 0 ··········  value – ··········" in gauges[1]
+    of_buffer = Found("run", Path("f"), one, steps, {"critic": critic})
+    assert "weight" not in of_buffer.curves and of_buffer.curves["fit_weight"] == [1.5, None]
+    assert not any("cost" in line for line in lines(Found("run", Path("f"), one, steps)))
 
 
 def test_a_curve_in_one_line_goes_from_its_lowest_to_its_highest_point() -> None:

@@ -17,7 +17,7 @@ from ratchet.page.gather import MAX_TEXT, choose, gather
 from ratchet.page.report import render
 from ratchet.page.verdict import verdict
 from tests.page import browser
-from tests.page.fabricate import fabricate, round_trip
+from tests.page.fabricate import fabricate, instruments, round_trip
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "wbr"}
 HOSTILE = (
@@ -174,6 +174,28 @@ def test_the_forecast_loss_is_shown_by_round_where_there_is_one(report: dict, ht
             point["forecast_nll"] = 1.23 + one["round"]
     shown = render(changed)
     assert "Forecast loss" in shown and "round 1 from 2.23 to 2.23" in shown.lower()
+
+
+def test_meter_critic_buffer_offline_update_and_drift_are_shown_where_they_are(tmp_path: Path, report: dict, html: str) -> None:
+    assert 'id="instruments"' not in html and "Meter and critic" not in html
+    root = fabricate(tmp_path)
+    instruments(root, 2)
+    write_json(root / "data/rounds/1/meter/skipped.json", {"skipped": "fit_meter is off"})
+    online = root / "reports/metrics/evolve_online-2.json"
+    metrics = read_json(online)
+    for point in metrics["curve"]:
+        point |= {"credit_weight_max": 4.25, "credit_capped_share": 0.031, "resampled_groups": 2, "silent_share": 0.125}
+    write_json(online, metrics)
+    shown = render(round_trip(gather(root)))
+    text = Page(shown).text
+    said = text["instruments"]
+    assert Page(shown).unbalanced == [] and "Calibration of the meter" in said and "TD error of the critic" in said
+    assert "gate shut" in said and "calibration error 0.171 (limit 0.150)" in said and "0.171" in said and "Meter of round 1: skipped: fit_meter is off" in said
+    assert "Rank correlation with the outcome 0.75" in said and "410 episodes" in said and "200 expert, 312 own" in said and "bppo" in said
+    assert "4.25" in said and "3.1\u202f%" in said and "effective share 0.91, KL 0.0123" in said
+    assert "action_type" in text["data"] and "Drift: warn" in text["data"]
+    row = shown[shown.index('<tr><th scope="row">2</th><td>') :]
+    assert "<td>20</td><td>12.5\u202f%</td>" in row
 
 
 def test_the_action_is_highlighted_as_a_literal_part_of_the_reply(report: dict, html: str) -> None:

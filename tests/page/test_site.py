@@ -17,6 +17,7 @@ from flows.ui import make_app
 from flows.workspace import list_runs
 from ratchet.page import guard
 from ratchet.page.shelf import Shelf
+from ratchet.page.site import create
 from ratchet.store.cards import read_card
 from ratchet.store.champions import champions
 from ratchet.store.database import URL_VARIABLE, open_index
@@ -158,7 +159,7 @@ def test_an_episode_has_what_meter_and_critic_said_as_curves_beside_its_text(sit
     shown = text(site, f"/episodes/{EPISODE}")
     assert [name for name in ("Meter cost", "Value", "Advantage", "Weight") if f">{name}</span>" in shown] == ["Meter cost", "Value", "Advantage", "Weight"]
     steps = shown.count('<li id="t')
-    assert steps == 7 and shown.count('class="lanes"') == steps and "the meter's answer could not be read" in shown
+    assert steps == 7 and shown.count('class="lanes"') == steps and "the meter&#39;s answer could not be read" in shown
     fourth = shown[shown.index('<li id="t3"') : shown.index('<li id="t4"')]
     assert fourth.count("<circle") == 3, "a NaN is no point of a curve"
     assert "nan" not in shown.lower().replace("nano", "")
@@ -185,6 +186,20 @@ def test_alerts_say_what_became_of_them(site: TestClient) -> None:
     assert "1 waiting" in shown and "answered 503" in shown and "retrying" in shown and "the disk is full &lt;b&gt;now" in shown
     assert shown.index("stage harvest@3 failed") < shown.index("promoted " + CHAMPION) and f'href="/runs/{RUN}#round-2"' in shown
     assert "action_type" not in text(site, "/alerts?kind=stage.failed")
+
+
+def test_a_database_that_is_away_is_one_page_that_says_what_still_works(root: Path) -> None:
+    engine = open_index(root)
+    app = create(Shelf(root, engine, list_runs))
+    site = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE episodes RENAME TO gone")
+    try:
+        answer = site.get("/episodes")
+        assert answer.status_code == 503 and "Nothing is lost" in answer.text and site.get("/").status_code == 200
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE gone RENAME TO episodes")
 
 
 def test_what_changed_on_disk_is_seen_by_the_next_request(root: Path) -> None:
