@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ratchet.meter.meter import Meter
     from ratchet.meter.read import Reading
 
-OFF = "meter.off"
+OFF = "drift.detected"  # what a meter that is off is told as
 
 
 def run(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence.code import CRITIC, code_version
+from benchmarks.evidence.code import CRITIC, METER, code_version
 from benchmarks.evidence.protocol import Differences, Protocol, World, merged
 from benchmarks.evidence.workspaces import CHECKOUT, environment_files, rendered
 from ratchet.files import read_json, sha256_json, write_json
@@ -62,7 +62,8 @@ class Cell:
     @cached_property
     def code(self) -> str:
         buffered = self.params["fit_critic"]["enabled"] or self.params["evolve_offline"]["enabled"]
-        return code_version(environment_files(self.params), CRITIC if buffered else ())
+        metered = self.params["evolve_online"]["meter"]["enabled"]
+        return code_version(environment_files(self.params), (*(CRITIC if buffered else ()), *(METER if metered else ())))
 
 
 def cells_of(protocol: Protocol, arms: list[str], choices: Mapping[str, Differences]) -> list[Cell]:

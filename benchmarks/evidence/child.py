@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.evidence.meters import gate_of
 from benchmarks.evidence.rounds import in_rounds, learn_rounds
 from benchmarks.evidence.workspaces import begin_cell, learn, make_world, play
 from ratchet.envs.worker import die_with_parent
@@ -40,6 +41,8 @@ def main(folder: Path) -> int:
             else:
                 model = learn(folder)
                 curve = read_json(folder / "reports" / "metrics" / "evolve_online-1.json")["curve"]
+                if load(folder / "params.yaml").evolve_online.meter.enabled:
+                    curve[0] |= gate_of(folder)
             result = {"curve": curve, "panels": {name: played(folder, model, name, asked) for name in asked["panels"]}}
     except RatchetError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -15,6 +15,8 @@ FILES = ("ratchet/envs/base.py", "ratchet/envs/pool.py", "ratchet/envs/worker.py
 STAGES = ("demonstrate", "evaluate", "evolve_online", "forecasts", "online_rollouts", "parts", "prepare", "replays", "rollouts", "warm_start")
 CRITIC = ("ratchet/critic", "tasks/buffer.py", "tasks/fit_critic.py", "tasks/evolve_offline.py", "tasks/rounds.py")
 """What a cell with a buffer depends on besides."""
+METER = ("ratchet/meter", "tasks/fit_meter.py", "tasks/step_credit.py", "tasks/harvest.py")
+"""What a cell with a meter does."""
 
 
 def code_version(environment: Iterable[Path], more: Iterable[str] = ()) -> str:

@@ -31,7 +31,7 @@ KEPT = (
     "invalid_share", "format_ok_share", "clip_fraction", "kl", "skipped_steps",
 )  # fmt: skip
 """What of an iteration's metrics a result keeps, beside those of the terms that a method adds."""
-ADDED = ("forecast", "echo", "success_sft", "observation", "replay", "resampled", "null", "select", "chance")
+ADDED = ("forecast", "echo", "success_sft", "observation", "replay", "resampled", "null", "select", "chance", "meter", "credit", "c_touched")
 
 
 @dataclass

@@ -64,17 +64,21 @@ def begin_cell(folder: Path, world: Path, params: str) -> None:
     """A workspace at the beginning of its first round, which the world's warm start begins and nothing holds up."""
     lay(folder, params)
     for path in SHARED:
-        _link(world / path, folder / path)
+        link(world / path, folder / path)
     settings = load(folder / "params.yaml")
     warm = world / "models" / "warm" / settings.actor
     if uses_buffer(settings) or len(settings.rounds) > 1:  # benchmarks/evidence/rounds.py begins each round
-        _link(world / "data" / "demonstrations", folder / "data" / "demonstrations")
-        _link(warm, folder / "models" / "warm" / settings.actor)
+        link(world / "data" / "demonstrations", folder / "data" / "demonstrations")
+        link(warm, folder / "models" / "warm" / settings.actor)
         return
-    _link(warm, folder / "models" / "rounds" / ROUND / "offline")
+    link(warm, folder / "models" / "rounds" / ROUND / "offline")
     write_json(folder / "data" / "rounds" / "0" / "decision" / "decision.json", {"round": 0, "stop": None})
     write_json(folder / "data" / "rounds" / "0" / "replay" / SKIPPED, {"skipped": "no round was played yet"})
     write_json(folder / "data" / "rounds" / ROUND / "check" / "verdict.json", {"checks": []})
+    if settings.evolve_online.meter.enabled:
+        from benchmarks.evidence.meters import share_meter
+
+        share_meter(folder, world)
 
 
 def learn(folder: Path) -> Path:
@@ -93,7 +97,8 @@ def play(folder: Path, model: Path, panel: str) -> tuple[Any, Any, Any, Any]:
     return chosen, *play_panel(stage, model, chosen, panel)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """Makes `target` a link to `source`, unless it is one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.is_symlink():
         os.symlink(source.resolve(), target)

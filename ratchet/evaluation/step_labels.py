@@ -26,7 +26,7 @@ def step_labels(settings: Any, games: Path, rows: Sequence[dict[str, Any]], step
     spans = rows_of(steps["episode_id"].to_pylist())
     actions = steps["action"].to_pylist()
     own = [[action or "" for action in actions[spans[row["episode_id"]].start : spans[row["episode_id"]].stop]] for row in rows]
-    if settings.name == "proving_ground":
+    if settings.name == "proving-ground":
         return "exact", [_of_world(settings.options, row, some) for row, some in zip(rows, own, strict=True)]
     if settings.name == "alfworld" and getattr(settings.options, "games", "") == "generated":
         return "plan", _of_plans(settings, games, split, rows, own)

@@ -64,11 +64,14 @@ def events_of(workspace: Path, run_id: str) -> list[Event]:
     checked = dict(outs.verdicts(workspace))
     events = []
     drifted = {k: record for k, record in outs.drifts(workspace) if record["status"] != "ok"}
-    for k in sorted(decided.keys() | checked.keys() | drifted.keys()):
+    shut = {k: record for k, record in outs.meters(workspace) if record["event"] is not None}
+    for k in sorted(decided.keys() | checked.keys() | drifted.keys() | shut.keys()):
         record = decided.get(k, {})
         verdicts = [one for one in (checked.get(k), record.get("checks")) if one]
         failed = [check for one in verdicts for check in one["checks"] if check["severity"] == "fail" and not check["passed"]]
         events += [_check_event(run_id, k, check) for check in sorted(failed, key=lambda check: check["name"])]
+        if k in shut:
+            events.append(_meter_event(run_id, k, shut[k]))
         if k in drifted:
             events.append(_drift_event(run_id, k, outs.version_in_round(workspace, k), drifted[k]))
         if k in decided and decided[k]["event"] in SPOKEN:
@@ -196,6 +199,11 @@ def _drift_event(run_id: str, k: int, version: str | None, record: dict[str, Any
     told = "; ".join(f"{one['name']} {one['observed']:.3g} against {one['against']} ({one['level']}, {one['detail']})" for one in beyond)
     columns = [{key: one[key] for key in ("name", "against", "observed", "level")} for one in beyond]
     return Event("drift.detected", run_id, k, None, version, f"round {k}: drift: {told}", {"status": record["status"], "columns": columns})
+
+
+def _meter_event(run_id: str, k: int, record: dict[str, Any]) -> Event:
+    """A meter that is off: it no longer fits what the actor does."""
+    return Event(record["event"], run_id, k, None, None, f"round {k}: the meter is off: {record['reason']}", {"source": "meter", "columns": []})
 
 
 def _decision_event(run_id: str, k: int, record: dict[str, Any]) -> Event:

@@ -17,10 +17,10 @@ OFFLINE_NOTE = "offline.json"  # tasks/rounds.py
 
 
 def model_folders(workspace: Path) -> list[Path]:
-    """Folders of finished versions, in the order in which a run makes them: the warm starts of all actors, then of each round its critic,
+    """Folders of finished versions, in the order in which a run makes them: the warm starts of all actors, then of each round its meter and critic,
     what its offline update made (a copy of its start has no note), and its version."""
     found = round_folders(workspace / "models" / "rounds")
-    rounds = [path / name for path in found for name in ("critic", "offline", "version") if name != "offline" or (path / name / OFFLINE_NOTE).is_file()]
+    rounds = [path / name for path in found for name in ("meter", "critic", "offline", "version") if name != "offline" or (path / name / OFFLINE_NOTE).is_file()]
     warm = sorted((workspace / "models" / "warm").glob("*"))
     return [folder for folder in [*warm, *rounds] if (folder / "ratchet.json").is_file() and any(folder.glob("*.safetensors"))]
 
@@ -113,6 +113,14 @@ def drifts(workspace: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for folder in round_folders(workspace / "data" / "rounds"):
         record = _finished(folder / "drift" / "drift.json", ("status", "columns"))
         if record is not None and record["columns"]:
+            yield int(folder.name), record
+
+
+def meters(workspace: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(round, record) of each round that looked at a progress meter."""
+    for folder in round_folders(workspace / "data" / "rounds"):
+        record = _finished(folder / "meter" / "gate.json", ("event", "action", "reason"))
+        if record is not None:
             yield int(folder.name), record
 
 
