@@ -82,7 +82,8 @@ def test_the_cheapest_of_different_candidates_is_played(tmp_path: Path) -> None:
     meter, ahead = Judge(template), Clones(lambda: ProvingGroundEnv(*SHAPE))
     policy = GuidedPolicy(spec, meter, ahead, candidates=3)  # type: ignore[arg-type]
     said = replace(policy.template.format, parse=lambda text: (text, True))  # so small a model writes no action
-    policy.template = replace(policy.template, format=said)
+    ends = tuple(range(4, len(template.tokenizer), 5))  # nor ends a reply
+    policy.template, policy.engine.ends = replace(policy.template, format=said, ends=ends), np.array(ends)
     drawn: list[list[Any]] = []
     true = policy._draw
     policy._draw = lambda *given: drawn.append(true(*given)) or drawn[-1]  # type: ignore[method-assign, func-returns-value]
