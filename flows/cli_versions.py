@@ -110,6 +110,23 @@ def evaluate(
     measure(version, env, panel, tasks, json, guide, candidates, meter)
 
 
+@app.command(name="step-quality", rich_help_panel=VERSIONS)
+def step_quality(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled trajectories, JSONL in AgentProcessBench's form.")],
+    meter: Annotated[Path, typer.Option(metavar="FOLDER", help="The meter: models/rounds/K/meter of a run.")],
+    validation: Annotated[Path | None, typer.Option(metavar="FILE", help="Other trajectories, on which the dead zone is tuned.")] = None,
+    delta: Annotated[str, typer.Option(help="paper, or td: less what a step wrote itself.")] = "paper",
+    json: Json = False,
+) -> None:
+    """Compare what a progress meter says of each step with labels of somebody's trajectories.
+
+    **Example**: `ratchet step-quality test.jsonl --validation val.jsonl --meter runs/ID/models/rounds/1/meter`
+    """
+    from flows.judging import step_quality as judge
+
+    judge(file, meter, validation, delta, json)
+
+
 @app.command(rich_help_panel=VERSIONS)
 def export(
     version: Version,

@@ -79,6 +79,17 @@ def test_what_was_said_is_kept_step_by_step_and_missed_after_a_kill(meter: Meter
     assert all(value <= 300 for value in cost) and all(value == 300 for value, ok, one in zip(cost, parsed, able, strict=True) if not (ok and one))
 
 
+def test_somebody_s_labelled_trajectories_are_judged_by_the_steps_that_have_labels(meter: Meter) -> None:
+    from ratchet.evaluation.step_quality import read_process_bench
+    from ratchet.meter.process_bench import deltas_of, judge_records
+
+    records = read_process_bench(Path(__file__).with_name("process_bench.jsonl"))
+    found = deltas_of(meter, records)
+    assert [len(one) for one in found] == [3, 1] and all(np.isfinite(one).all() for one in found)
+    told = judge_records(meter, records, records[:1])
+    assert told["steps"] == 4 and told["trajectories"] == 2 and told["counts"] == {"-1": 2, "0": 1, "1": 1} and told["dead_zone"] >= 0
+
+
 def test_without_a_meter_nothing_is_made_and_one_that_is_off_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from ratchet.files import write_json
 
