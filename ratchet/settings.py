@@ -25,7 +25,7 @@ from ratchet.settings_monitoring import Check, Decide, Drift, Regression
 from ratchet.settings_online import SHORTEST_PLAN, EvolveOnline, forecast_tokens
 from ratchet.yaml_files import read_yaml
 
-SCRIPTED = ("expert", "random")
+SCRIPTED = ("expert", "random", "verbose")
 OF_A_ROUND = ("harvest", "buffer", "fit_meter", "fit_critic", "evolve_offline", "evolve_online")
 LEARNED_ROOM = 128  # tokens that an instruction and a first observation need before anything can be replied
 _ACTOR_NAME = re.compile(r"[a-z][a-z0-9_-]*")
@@ -217,7 +217,7 @@ class Loop(Section):
 class PoolMember(Section):
     """One policy of the harvest."""
 
-    policy: str = Field(description="expert, random, or the name of an actor or of a served model")
+    policy: str = Field(description="expert, random, verbose (the expert with words that say nothing), or the name of an actor or of a served model")
     share: float = Field(gt=0, le=1, description="its share of the episodes; all shares sum to 1")
 
 

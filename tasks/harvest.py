@@ -28,6 +28,7 @@ from tasks.rollouts import (
     random_policy,
     served_policy,
     share_counts,
+    verbose_policy,
 )
 
 
@@ -79,6 +80,8 @@ def _policy(stage: Stage, name: str, previous: str) -> AbstractContextManager[Po
         return served_policy(stage, name, settings.served[name], settings.harvest.temperature)
     if name == "expert":
         return nullcontext(expert_policy(settings, stage.path("data/games")))
+    if name == "verbose":
+        return nullcontext(verbose_policy(settings, stage.path("data/games")))
     if name == "random":
         return nullcontext(random_policy(settings))
     folder = stage.path(f"models/rounds/{previous}/start" if name == settings.actor else f"models/warm/{name}")

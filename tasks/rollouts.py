@@ -26,6 +26,8 @@ from ratchet.settings import Settings
 from tasks.common import Progress, Stage
 from tasks.parts import drop_part, read_part, write_part
 
+VERBOSITY = 12  # words
+
 
 def expert_policy(settings: Settings, games: Path, slip_rate: float = 0.0) -> Policy:
     """The benchmark's expert on what `prepare` wrote into `games`; with a `slip_rate` it now and then names the wrong thing and
@@ -39,6 +41,19 @@ def expert_policy(settings: Settings, games: Path, slip_rate: float = 0.0) -> Po
 
     form = settings.env.action_format
     return ScriptedPolicy(player, policy_id="expert", version="expert", action_format=form, needs_admissible=listed)
+
+
+def verbose_policy(settings: Settings, games: Path) -> Policy:
+    """The expert, with a dozen words on average that say nothing before each action: as good, and further from its end in tokens."""
+    from ratchet.envs.proving_ground.players import Verbose
+
+    one = benchmark(settings.env.name)
+    listed = getattr(one.expert(games), "needs_admissible", True)
+
+    def player(seed: int, episode_id: str) -> Player:
+        return Verbose(one.expert(games), VERBOSITY)
+
+    return ScriptedPolicy(player, policy_id="verbose", version="verbose", action_format=settings.env.action_format, needs_admissible=listed)
 
 
 def expert_or_random(settings: Settings, games: Path) -> tuple[Policy, str | None]:

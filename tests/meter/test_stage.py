@@ -100,3 +100,25 @@ def test_what_cannot_be_learned_or_used_is_refused(begun: Path, tmp_path: Path) 
     lay(folder, *SETS, "evolve_online.meter.enabled=false")
     perform(Stage(folder, load(folder / "params.yaml"), "fit_meter", "1"), importlib.import_module("tasks.fit_meter").run)
     assert read_json(folder / "data/rounds/1/meter/skipped.json")["skipped"] == "evolve_online.meter is off"
+
+
+def test_the_verbose_policy_says_more_and_does_the_same(begun: Path, tmp_path: Path) -> None:
+    from ratchet.envs.benchmarks import benchmark
+    from ratchet.envs.proving_ground.env import ProvingGroundEnv
+    from tasks.rollouts import expert_policy, verbose_policy
+
+    settings = load(begun / "params.yaml")
+    benchmark("proving-ground").prepare(tmp_path, settings.env, dict.fromkeys(("train",), 1), 1)
+    said: dict[str, list[str]] = {}
+    for policy in (expert_policy(settings, tmp_path), verbose_policy(settings, tmp_path)):
+        env = ProvingGroundEnv()
+        turn = env.reset(TASKS[0])
+        policy.begin(0, TASKS[0], turn, "e", 1)
+        texts = said.setdefault(policy.policy_id, [])
+        while not turn.done:
+            [reply] = policy.act([0], [turn])
+            assert reply is not None
+            texts.append(reply.text)
+            turn = env.step(reply.action)
+        assert turn.solved
+    assert len(said["verbose"]) == len(said["expert"]) and sum(map(len, said["verbose"])) > 1.5 * sum(map(len, said["expert"]))
