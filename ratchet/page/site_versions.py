@@ -11,7 +11,7 @@ from ratchet.page.charts import Mark, Panel, Tooth
 from ratchet.page.figures import Figure
 from ratchet.page.shelf import Shelf
 from ratchet.page.words import between, between_signed, capital, number, percent, round_name, signed, stratum
-from ratchet.store.browse import places_of
+from ratchet.store.browse import kept_of
 from ratchet.store.cards import Card
 from ratchet.store.champions import WARM, find
 from ratchet.store.persons import reign
@@ -164,14 +164,15 @@ def _flips(shelf: Shelf, result: dict[str, Any], pair: Any) -> list[dict[str, An
     for by_task, path in zip(played, pair or (), strict=False):
         for row in read_table(path, "outcomes", ["task_id", "sample", "episode_id"]).to_pylist():
             by_task.setdefault(row["task_id"], []).append(row["episode_id"])
+    shown = {name: result["flips"][name][:MOST_FLIPS] for name in ("gained", "lost")}
+    ids = [one for tasks in shown.values() for task in tasks for by_task in played for one in by_task.get(task, [])]
+    kept = kept_of(shelf.engine, shelf.checkout, ids)
     groups = []
     for name, title in (("gained", "Solved by B only"), ("lost", "Solved by A only")):
-        ids = result["flips"][name]
-        tasks = [{"task": task, "a": played[0].get(task, []), "b": played[1].get(task, [])} for task in ids[:MOST_FLIPS]]
-        groups.append({"title": title, "tasks": tasks, "left": max(0, len(ids) - MOST_FLIPS)})
-    some = next((one for group in groups for task in group["tasks"] for one in (*task["a"], *task["b"])), None)
-    kept = some is not None and bool(places_of(shelf.engine, shelf.checkout, some, 1))
-    return [group | {"kept": kept} for group in groups]
+        of_both = [[[one for one in by_task.get(task, []) if one in kept] for by_task in played] for task in shown[name]]
+        tasks = [{"task": task, "a": a, "b": b} for task, (a, b) in zip(shown[name], of_both, strict=True)]
+        groups.append({"title": title, "tasks": tasks, "left": len(result["flips"][name]) - len(tasks), "kept": bool(kept)})
+    return groups
 
 
 def option(row: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -18,6 +19,7 @@ from ratchet.store.loading import ERROR, OUTCOMES, SOLVED, TRUNCATED, UNSOLVED
 from ratchet.store.tables import episodes, files, tallies
 
 PAGE = 50
+AT_ONCE = 500  # ids in one question
 FAILED = "failed"  # unsolved or truncated
 CHOICES = ("run", "stage", "round", "policy", "stratum", "outcome")
 _STAGE = re.compile(r"data/rounds/(\d+)/([^/]+)/")
@@ -120,6 +122,17 @@ def places_of(engine: Engine, checkout: str, prefix: str, limit: int = 20) -> li
             if found := connection.execute(query.where(is_it).limit(limit)).all():
                 return [(row.episode_id, row.run_id, row.path) for row in found]
     return []
+
+
+def kept_of(engine: Engine, checkout: str, ids: Iterable[str]) -> set[str]:
+    """Those of `ids` whose episodes are kept, in any file."""
+    wanted, found = sorted(set(ids)), set()
+    with engine.connect() as connection:
+        for start in range(0, len(wanted), AT_ONCE):
+            some = episodes.c.episode_id.in_(wanted[start : start + AT_ONCE])
+            query = select(episodes.c.episode_id).join(files).where(files.c.checkout == checkout, some)
+            found |= {row.episode_id for row in connection.execute(query)}
+    return found
 
 
 @lru_cache(maxsize=256)

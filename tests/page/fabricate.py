@@ -300,7 +300,7 @@ def instruments(root: Path, k: int) -> None:
     ]
     reliability = [{"low": i / 10, "high": (i + 1) / 10, "n": 40 + i, "said": i / 10 + 0.05, "was": min(1.0, 0.02 + i / 9)} for i in range(10)]
     verdict = {"passed": False, "enforced": True, "failed": ["calibration error"], "tests": tests, "prefixes": 445, "ece": 0.171, "reliability": reliability}
-    gate = {"event": "meter.off", "reason": "it fails its gate: calibration error 0.171 (limit 0.150)", "action": "off", "version": None, "gate": verdict, "limit": 512}
+    gate = {"event": "drift.detected", "reason": "it fails its gate: calibration error 0.171 (limit 0.150)", "action": "off", "version": None, "gate": verdict, "limit": 512}
     write_json(folder / "meter/gate.json", gate)
     write_json(folder / "meter/calibration.json", {"temperature": 1.3, "limit": 512, "factors": {}, "ece": 0.171, "reliability": reliability, "prefixes": 445})
     curve = [

@@ -111,6 +111,8 @@ def test_two_versions_are_compared_on_the_panel_that_both_played(site: TestClien
     assert "was not measured on panel test" in text(site, f"/compare?a={KEPT}&b={CHAMPION}")
     assert "the same version" in text(site, f"/compare?a={WARM}&b={WARM}")
     assert "no version" in text(site, "/compare?a=nothing&b=champion")
+    both = re.findall(r'<td><a href="/episodes/(\w+)">episode</a> </td><td><a href="/episodes/(\w+)">episode</a> </td>', ticked)
+    assert both and all(site.get(f"/episodes/{one}").status_code == 200 for one in both[0]), "a flipped task leads to the episodes of both"
     task = re.search(r'href="(/episodes\?task=[^"]+)"', shown)
     assert task and site.get(task[1].replace("&amp;", "&")).status_code == 200
 
