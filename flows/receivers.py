@@ -133,9 +133,10 @@ def _kind(receiver: Receiver) -> Any:
     from prefect.blocks import notifications
     from prefect.blocks.webhook import Webhook
 
-    if receiver.kind == "email":
-        return notifications.SendgridEmail if receiver.sender else notifications.AppriseNotificationBlock
-    return Webhook if receiver.kind == "webhook" else notifications.SlackWebhook
+    if receiver.kind == "webhook":
+        return Webhook
+    # Prefect has no block for a mail server; that of Slack hands every other address to Apprise as it is, and Apprise sends mail
+    return notifications.SendgridEmail if receiver.sender else notifications.SlackWebhook
 
 
 def _made(receiver: Receiver) -> Any | None:

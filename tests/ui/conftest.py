@@ -116,12 +116,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     env |= {name: address.format(hook=hook, mail=mail) for name, address in ADDRESSES.items()}
     process = start(checkout, env, "--port", str(port))
     assert process.stdout is not None
+    lines = []
     for line in process.stdout:
+        lines.append(line)
         if "Ctrl-C" in line:
             break
     else:
         logs = [path.read_text()[-2000:] for path in (checkout / ".ratchet/serve").glob("*.log")]
-        raise AssertionError(f"ratchet serve ended with {process.wait()}: {logs}")
+        raise AssertionError(f"ratchet serve ended with {process.wait()}: {''.join(lines)[-3000:]} {logs}")
     yield Served(checkout, f"http://127.0.0.1:{port}", env, hook, mail)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0]
