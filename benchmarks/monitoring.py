@@ -1,6 +1,6 @@
 """What watching a run costs, what it catches, and how often it cries wolf.
 
-    python -m benchmarks.monitoring --json benchmarks/results/monitoring.json
+    python -m benchmarks.monitoring
     python -m benchmarks.monitoring --quick        # that it works; its numbers mean nothing
 
 Rounds are those of the proving ground, through the real stages. They are kept in `--folder`, and an interrupted benchmark goes on.
@@ -221,7 +221,7 @@ def others(quick: bool) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write figures, machine and versions here")
+    parser.add_argument("--json", type=Path, help="where the result goes (default: benchmarks/results/monitoring.json; with --quick nowhere)")
     parser.add_argument("--quick", action="store_true", help="small everything: that it works")
     parser.add_argument("--folder", type=Path, help="where rounds are kept (default: .ratchet/benchmarks/monitoring)")
     parser.add_argument("--without", nargs="*", default=[], choices=("learning", "others"), help="parts to leave out")
@@ -247,9 +247,10 @@ def main() -> None:
         beside |= notes
     for name, value in [*figures.items(), *beside.items()]:
         print(f"{name:36} {value}")
-    if given.json:
+    path = given.json or (None if given.quick else ROOT / "benchmarks" / "results" / "monitoring.json")
+    if path is not None:
         command = f"python -m benchmarks.monitoring{' --quick' if given.quick else ''}"
-        common.write(given.json, figures, command, PACKAGES, before, curves={name: beside.pop(name) for name in ("drift", "regression")}, notes=beside)
+        common.write(path, figures, command, PACKAGES, before, curves={name: beside.pop(name) for name in ("drift", "regression")}, notes=beside)
 
 
 if __name__ == "__main__":
