@@ -109,7 +109,7 @@ def prefer_with_trl(
         beta=beta,
         seed=seed,
         max_length=None,
-        logging_steps=10,
+        logging_steps=1,
         report_to="none",
         save_strategy="no",
         use_cpu=not torch.cuda.is_available(),

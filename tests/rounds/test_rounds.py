@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 from ratchet.critic.learner import CriticLearner
 from ratchet.episodes.files import read_table, write_table
 from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import make_panel, read_panel
 from ratchet.learners.actor import ActorLearner
+from ratchet.learners.batches import REPLY
+from ratchet.learners.trl_preference import collator, pairs_of, rows
 from ratchet.models.build import RERANK, card_of, version_of
 from ratchet.settings import OF_A_ROUND, load
 from tasks.common import Stage
 from tasks.evaluate import play_panel
+from tests.models import tiny
 from tests.rounds.conftest import change
 from tests.tasks.conftest import CHECKOUT, run_stage
 from tests.tasks.test_pipeline import digests
@@ -127,6 +131,20 @@ def test_settings_of_one_round_change_that_round_alone(evolved: Path, evolved_co
     assert [(evolved / path).read_bytes() == (evolved_copy / path).read_bytes() for path in same] == [True, False]
 
 
+def test_older_episodes_stay_for_their_rounds_and_a_critic_may_go_on_from_the_last_one_by_low_rank_updates(evolved_copy: Path) -> None:
+    change(evolved_copy, "buffer.max_age=1", "fit_critic.backbone=previous", "fit_critic.lora={rank: 2, alpha: 4.0}", "evolve_offline.max_ratio=0.5")
+    for name in ("buffer", "fit_critic", "evolve_offline"):
+        run_stage(evolved_copy, name, "2")
+    rows = table(evolved_copy, "2/buffer/buffer.parquet", "buffer")
+    older = [row for row in rows if row["age"] == 1 and row["source"] == "own"]
+    assert {row["episode_id"] for row in older} <= {row["episode_id"] for row in table(evolved_copy, "1/buffer/buffer.parquet", "buffer")} and older
+    critics = [card_of(evolved_copy / f"models/rounds/{key}/critic") for key in "12"]
+    assert critics[1]["parents"] == [critics[0]["version"]] and critics[1]["kind"] == "critic"
+    names = [{*load_file(str(evolved_copy / f"models/rounds/{key}/critic/model.safetensors"))} for key in "12"]
+    assert names[0] == names[1], "low-rank updates are laid into the weights"
+    assert "skipped" not in told(evolved_copy, "evolve_offline-2")
+
+
 def test_in_dvc_only_a_round_depends_on_what_is_set_for_it_alone() -> None:
     stages = yaml.safe_load((CHECKOUT / "dvc.yaml").read_text())["stages"]
     for name, entry in stages.items():
@@ -162,6 +180,22 @@ def test_each_method_and_term_reaches_the_weights(evolved: Path, evolved_copy: P
         assert (name == "forecast") == ("forecast" in metrics["curve"][0]), name
         seen.add(metrics["version"])
     assert len(seen) == len(BASELINES) + 1
+
+
+def test_preference_pairs_are_of_one_task_and_compare_written_tokens_alone() -> None:
+    sequences = tiny.sequences(6)
+    for number, one in enumerate(sequences):
+        one.solved, one.ids[0] = number < 3, 5  # a task's episodes begin alike
+    tasks = {one.episode_id: "both" if number % 3 else "alike" for number, one in enumerate(sequences)}
+    tasks[sequences[3].episode_id] = "failed"
+    pairs = pairs_of(sequences, tasks, 3, seed=1)
+    assert len(pairs) == 3 and {tasks[one.episode_id] for pair in pairs for one in pair} == {"both"}
+    assert all(win.solved and not loss.solved for win, loss in pairs)
+    batch = collator(0)(rows(pairs))
+    for row, one in enumerate([*(win for win, _ in pairs), *(loss for _, loss in pairs)]):
+        assert batch["input_ids"][row, : len(one.ids)].tolist() == one.ids.tolist()
+        assert batch["completion_mask"][row, : len(one.ids)].tolist() == (one.role == REPLY).astype(int).tolist()
+        assert not batch["completion_mask"][row, len(one.ids) :].any()
 
 
 def test_a_reranker_is_a_version_of_its_own_that_plays_what_the_critic_prefers(evolved_copy: Path) -> None:
