@@ -22,7 +22,7 @@ from tests.tasks.test_pipeline import digests
 STAGES = [
     ("prepare", None), ("demonstrate", None), ("warm_start", "small"), ("harvest", "1"), ("label", "1"), ("check", "1"), ("buffer", "1"),
     ("fit_meter", "1"), ("fit_critic", "1"), ("evolve_offline", "1"), ("evolve_online", "1"),
-    ("evaluate", "1"), ("baseline", None), ("decide", "1"), ("final", None), ("report", None), ("seal", None),
+    ("evaluate", "1"), ("drift", "1"), ("baseline", None), ("decide", "1"), ("final", None), ("report", None), ("seal", None),
 ]  # fmt: skip
 PLAYING = ("demonstrate", "harvest", "evolve_online", "evaluate", "final")
 
