@@ -58,7 +58,8 @@ def simulate(rounds: int, runs: int, *, alpha: float = 0.05, gain: float = 0.0, 
             )
             promoted[run, k] = decide(comparison, world.max_stratum_loss).promoted
             alarmed[run, k] = judge(comparison, world.max_stratum_loss)["regression"]
-    return Rates(rounds, runs, promoted.sum(1).mean(), alarmed.sum(1).mean(), promoted.any(1).mean(), alarmed.any(1).mean())
+    means = (promoted.sum(1), alarmed.sum(1), promoted.any(1), alarmed.any(1))
+    return Rates(rounds, runs, *(float(one.mean()) for one in means))
 
 
 def _version(champion: NDArray[np.bool_], gain: float, world: World, rng: np.random.Generator) -> NDArray[np.bool_]:
