@@ -54,7 +54,7 @@ class Size:
     fitted: int  # optimiser steps
 
 
-FULL = Size((("1M", ONE_MILLION), ("5M", FIVE_MILLION)), (64, 15, 50, 10), 5, 3, 8, 40)
+FULL = Size((("1M", ONE_MILLION), ("5M", FIVE_MILLION)), (64, 15, 50, 10), 5, 3, 8, 100)
 QUICK = Size((("tiny", TINY),), (6, 5, 20, 10), 2, 1, 2, 6)
 
 

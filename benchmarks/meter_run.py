@@ -56,12 +56,19 @@ class Bench:
         from ratchet.meter.base import make_base
         from ratchet.meter.head import Head, width_of
         from ratchet.meter.meter import Meter
+        from ratchet.models.build import lay_weights, write_weights
 
         self.work = work
         folder = Path(work.folder)
         model, template, grammar, alike = make_base(folder / "model", folder / f"words-{work.what}", "plain", 1)
         self.vocab = int(model.config.vocab_size)
-        model = self._fitted(model, grammar).eval()
+        kept = folder / f"fitted-{work.fitted}.safetensors"  # once for all processes
+        if kept.is_file():
+            lay_weights(kept, model)
+        else:
+            model = self._fitted(model, grammar)
+            write_weights(model, kept)
+        model.eval()
         self.meter = Meter(model, template, grammar, "written", "ttg", alike=frozenset([template.tokenizer_id, *alike]), limit=1000.0)
         self.headed = Meter(model, template, grammar, "head", "ttg", Head(width_of(model)), alike=self.meter.alike, limit=1000.0)
 
