@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 FULL_SCORE = 1.0 - 1e-6
 QUANTILES = 101  # of a profile's lengths
-LEAST_EPISODES = 20  # of a policy, below which its lengths shift by chance
+LEAST_EPISODES = 50  # of a policy, below which its lengths shift by chance
 LEAST_DEVIATION = 0.5  # steps or tokens, so that lengths that never varied do not shift infinitely
 
 

@@ -41,7 +41,7 @@ def check_of(verdict: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_clean_data_passes_every_check() -> None:
-    verdict = verdict_of(Made(), accepted=profile(*Made().tables()[:2]))
+    verdict = verdict_of(Made(tasks=20), accepted=profile(*Made(tasks=20).tables()[:2]))
     assert failed(verdict) == set() and verdict["passed"] is True and verdict["skipped"] is None
     assert {check["name"] for check in verdict["checks"]} == {name for name in CHECKS if not name.startswith(("outcomes", "buffer"))}
     assert all(check["rows"] == [] for check in verdict["checks"])
