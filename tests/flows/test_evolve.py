@@ -21,6 +21,7 @@ from flows.stages import StageLocked, StageResult
 from flows.view import View, watching
 from ratchet.errors import RatchetError
 from ratchet.store import outbox
+from ratchet.yaml_files import read_yaml
 from tests.flows.conftest import PREPARE, FakeSync, make_checkout
 
 ORDER = ["prepare", "evaluate@0", "evaluate@1", "decide@1", "report", "seal"]
@@ -29,6 +30,14 @@ SHORT = PREPARE + """\
     cmd: python stage.py seal reports/seal.json
     deps: [stage.py, data/prepare, waivers.yaml]
     outs: [reports/seal.json]
+"""
+CHECKED = SHORT + """\
+  check:
+    foreach: ${rounds}
+    do:
+      cmd: python stage.py check-${key} data/rounds/${key}/check
+      deps: [stage.py, data/prepare]
+      outs: ["data/rounds/${key}/check"]
 """
 ONE_ROUND = ["rounds=1"]
 CLI = [sys.executable, "-m", "flows.cli"]
@@ -187,6 +196,24 @@ def test_trouble_with_sharing_does_not_end_the_run_before_its_end(
         evolve(settings=ONE_ROUND, checkout=checkout)
     assert [result.name for result in view.results] == ["prepare", "seal"]
     assert view.lines.count("note: not shared yet: database is locked") == 2
+
+
+def test_a_harvest_ends_with_its_checks_and_evolve_goes_on_from_there(
+    tmp_path: Path, prefect_api: dict[str, str], store: FakeSync, view: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.harvesting import harvest
+
+    stages = CHECKED.replace("deps: [stage.py, data/prepare, waivers.yaml]", "deps: [stage.py, data/rounds/1/check, waivers.yaml]")
+    checkout = make_checkout(tmp_path / "checkout", stages=stages)
+    monkeypatch.chdir(checkout)
+    run_id = harvest(episodes=7, settings=ONE_ROUND)
+    folder = workspace.find(checkout, run_id)
+    assert [result.name for result in view.results] == ["prepare", "check@1"] and record(folder)["state"] == "harvested"
+    assert read_yaml(folder / "params.yaml")["harvest"]["episodes"] == 7
+    view.results.clear()
+    evolve(resume=run_id, checkout=checkout)
+    assert [(result.name, result.state) for result in view.results] == [("prepare", "unchanged"), ("check@1", "unchanged"), ("seal", "ran")]
+    assert record(folder)["state"] == "finished"
 
 
 def test_an_event_is_marked_only_after_the_api_took_it_and_sent_once(prefect_api: dict[str, str], tmp_path: Path) -> None:
