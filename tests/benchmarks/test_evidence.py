@@ -49,7 +49,7 @@ def test_all_that_a_protocol_would_run_is_settings_that_work(path: Path, quick: 
     for arm, rules in one.rules.arms.items():
         for choice in one.rules.arms[rules.like or arm].tune or [{}]:
             (first, *_) = cells_of(one, [arm], {arm: choice})
-            assert first.params["seed"] == 1 and first.params["rounds"] == {"1": {"prev": "0"}}
+            assert first.params["seed"] == 1 and first.params["rounds"]["1"]["prev"] == "0"
             assert first.world_params["env"] == first.params["env"]
 
 
@@ -170,7 +170,7 @@ class Instant:
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Instant]:
     monkeypatch.setattr(run, "_start", Instant)
-    monkeypatch.setattr(cells, "code_version", lambda environment: "c" * 12)
+    monkeypatch.setattr(cells, "code_version", lambda *_: "c" * 12)
     monkeypatch.setattr(run, "SCRATCH", tmp_path / "scratch")
     monkeypatch.setattr(Instant, "started", [])
     monkeypatch.setattr(Instant, "fails", None)
