@@ -40,7 +40,7 @@ demo: install ## install, then one whole run: two rounds on generated ALFWorld r
 	$(BIN)/ratchet run --preset quickstart
 
 test: install-all ## install-all, then all tests
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: install-all ## install-all, then ruff and the type checker
 	$(BIN)/ruff check .
