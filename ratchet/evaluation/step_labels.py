@@ -53,8 +53,8 @@ def _of_world(options: Any, row: Mapping[str, Any], actions: Sequence[str]) -> n
 
 
 def _of_plans(settings: Any, games: Path, split: str, rows: Sequence[dict[str, Any]], actions: Sequence[Sequence[str]]) -> Labels:
-    from ratchet.envs.alfworld.compiled import CompiledGame
     from ratchet.envs.alfworld.benchmark import make
+    from ratchet.envs.alfworld.compiled import CompiledGame
     from ratchet.envs.benchmarks import benchmark
     from ratchet.evaluation.alfworld_plan import plan_length
 
