@@ -5,7 +5,7 @@ Legend: T steps of an episode · S steps of a packed pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence as Seq, Set
+from collections.abc import Sequence as Seq, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -141,20 +141,6 @@ def batch_of(episodes: Seq[Judged], device: torch.device | str = "cpu") -> Batch
 
 def _tensor(values: Seq[np.ndarray], device: torch.device | str) -> Tensor:
     return torch.from_numpy(np.concatenate(values)).to(device)
-
-
-def packed(episodes: Seq[Judged], budget: int) -> Iterator[list[Judged]]:
-    """Passes of at most `budget` tokens (one longer episode goes alone), of similar lengths."""
-    pending: list[Judged] = []
-    size = 0
-    for one in sorted(episodes, key=lambda one: (one.size, one.episode_id)):
-        if pending and size + one.size > budget:
-            yield pending
-            pending, size = [], 0
-        pending.append(one)
-        size += one.size
-    if pending:
-        yield pending
 
 
 def in_parts(episodes: Seq[Judged], held_out: Set[str]) -> tuple[list[Judged], list[Judged]]:

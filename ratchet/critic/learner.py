@@ -13,11 +13,12 @@ from torch import Tensor
 
 from ratchet.clock import CLOCK
 from ratchet.credit.gae import Kind, advantage
-from ratchet.critic.data import Batch, Judged, batch_of, packed
+from ratchet.critic.data import Batch, Judged, batch_of
 from ratchet.critic.metrics import calibration_error, discounted_return, rank_correlation
 from ratchet.critic.model import Critic, Readings
 from ratchet.errors import RatchetError
 from ratchet.files import sha256_json
+from ratchet.learners.batches import pack, shuffled
 from ratchet.learners.checkpoint import load_checkpoint, rng_seed, save_checkpoint
 from ratchet.learners.optimizers import make_optimizers, schedule, set_lr
 from ratchet.learners.safety import check_skipped
@@ -82,7 +83,7 @@ class CriticLearner:
         sums = np.zeros(4)
         self.critic.train()
         with CLOCK.phase("learning"):
-            for group in packed(batch, own.batch_tokens):
+            for group in pack(batch, own.batch_tokens):
                 read = batch_of(group, self.device)
                 CLOCK.counts["tokens_learned"] += len(read.read.ids)
                 with self.autocast:
@@ -122,7 +123,7 @@ class CriticLearner:
         own, out, bad = self.settings, dict[str, Verdicts](), list[str]()
         self.critic.eval()
         with CLOCK.phase("scoring"):
-            for group in packed(episodes, own.batch_tokens):
+            for group in pack(episodes, own.batch_tokens):
                 read = batch_of(group, self.device)
                 found = self.critic(read.read)
                 aux = read.aux if own.aux else torch.zeros_like(read.aux)
@@ -175,7 +176,7 @@ def fit(
     done = load_checkpoint(where, critic, learner.optimizers, configuration=configuration)
     if done is not None:
         result = FitResult(**done)
-    plan = [(epoch, batch) for epoch in range(settings.epochs) for batch in _batches(train, settings.batch_tokens, settings.seed, epoch)]
+    plan = [(epoch, batch) for epoch in range(settings.epochs) for batch in shuffled(train, settings.batch_tokens, rng_seed(settings.seed, epoch))]
     for number in range(result.steps, len(plan)):
         epoch, batch = plan[number]
         sums, skipped = learner.update(batch, settings.lr * schedule(number / len(plan), settings.warmup_share, 0.1))
@@ -191,20 +192,6 @@ def fit(
         if (number + 1) % settings.checkpoint_every == 0 and number + 1 < len(plan):
             save_checkpoint(where, critic, learner.optimizers, vars(result), configuration=configuration)
     return learner, result
-
-
-def _batches(episodes: Seq[Judged], budget: int, seed: int, epoch: int) -> list[list[Judged]]:
-    """All episodes once, in batches of about `budget` tokens."""
-    out: list[list[Judged]] = [[]]
-    size = 0
-    for index in np.random.default_rng(rng_seed(seed, epoch)).permutation(len(episodes)):
-        one = episodes[index]
-        if out[-1] and size + one.size > budget:
-            out.append([])
-            size = 0
-        out[-1].append(one)
-        size += one.size
-    return out
 
 
 def _means(sums: Seq[float]) -> dict[str, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence as Seq
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -177,11 +178,34 @@ def separated(one: Sequence) -> list[Sequence]:
     return out
 
 
-def pack(sequences: Seq[Sequence], budget: int) -> Iterator[list[Sequence]]:
+class Sized(Protocol):
+    """What is packed by its tokens and named by its episode."""
+
+    @property
+    def episode_id(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+Whole = TypeVar("Whole", bound=Sized)
+
+
+def pack(whole: Seq[Whole], budget: int) -> Iterator[list[Whole]]:
     """Micro-batches of at most `budget` tokens, branches included (one longer sequence goes alone), of similar lengths."""
-    pending: list[Sequence] = []
+    yield from filled(sorted(whole, key=lambda one: (one.size, one.episode_id)), budget)
+
+
+def shuffled(whole: Seq[Whole], budget: int, seed: int) -> list[list[Whole]]:
+    """All of them once, in batches of about `budget` tokens and in an order drawn by `seed`."""
+    return list(filled([whole[index] for index in np.random.default_rng(seed).permutation(len(whole))], budget))
+
+
+def filled(ordered: Iterable[Whole], budget: int) -> Iterator[list[Whole]]:
+    """Batches of at most `budget` tokens in the order that is given; one longer sequence goes alone."""
+    pending: list[Whole] = []
     size = 0
-    for one in sorted(sequences, key=lambda one: (one.size, one.episode_id)):
+    for one in ordered:
         if pending and size + one.size > budget:
             yield pending
             pending, size = [], 0

@@ -11,7 +11,7 @@ import torch
 
 from ratchet.files import sha256_json
 from ratchet.learners.actor import ActorLearner
-from ratchet.learners.batches import REPLY, Sequence
+from ratchet.learners.batches import REPLY, Sequence, shuffled
 from ratchet.learners.checkpoint import load_checkpoint, rng_seed, save_checkpoint
 from ratchet.learners.optimizers import schedule
 from ratchet.learners.safety import check_skipped, watching
@@ -60,7 +60,7 @@ def improve(
     done = load_checkpoint(where, learner.model, learner.optimizers, configuration=configuration)
     if done is not None:
         result = OfflineResult(**done)
-    plan = [batch for epoch in range(settings.epochs) for batch in _batches(sequences, settings.step_tokens, settings.seed, epoch)]
+    plan = [batch for epoch in range(settings.epochs) for batch in shuffled(sequences, settings.step_tokens, rng_seed(settings.seed, epoch))]
     for number in range(result.steps, len(plan)):
         lr = settings.lr * schedule((number + 0.5) / len(plan), settings.warmup_share, FLOOR)
         if number:
@@ -79,19 +79,6 @@ def improve(
         if (number + 1) % settings.checkpoint_every == 0 and number + 1 < len(plan):
             save_checkpoint(where, learner.model, learner.optimizers, vars(result), configuration=configuration)
     return result
-
-
-def _batches(sequences: Seq[Sequence], budget: int, seed: int, epoch: int) -> list[list[Sequence]]:
-    out: list[list[Sequence]] = [[]]
-    size = 0
-    for index in np.random.default_rng(rng_seed(seed, epoch)).permutation(len(sequences)):
-        one = sequences[index]
-        if out[-1] and size + one.size > budget:
-            out.append([])
-            size = 0
-        out[-1].append(one)
-        size += one.size
-    return out
 
 
 def effective_share(ratios: np.ndarray) -> float:
