@@ -121,7 +121,7 @@ def test_the_update_is_counted_where_it_computes(folder: Path) -> None:
 
     found = measure(Learning(str(folder), 12, (30, 200), batch_tokens=512))
     assert found["real"] > 1000 and padding_share(found["computed"], found["real"]) < 0.5
-    assert 0 < found["mb_on_top"] < 500
+    assert 0 <= found["mb_on_top"] < 500  # 0 where this process has once held more; the benchmark gives it one of its own
 
 
 @pytest.mark.slow

