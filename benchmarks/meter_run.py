@@ -91,8 +91,9 @@ class Bench:
         import numpy as np
         import torch
 
-        from ratchet.meter.passes import Trunk, hidden_of
+        from ratchet.meter.passes import Trunk
         from ratchet.models.attention import Packed
+        from ratchet.models.fused import hidden_of
 
         trunks = [one.trunk for one in readings]
         began = time.perf_counter()

@@ -153,9 +153,9 @@ def sync_here() -> None:
 
 def add_waiver(check: str, reason: str) -> None:
     """`ratchet waive`."""
-    from monitoring import quality
+    from monitoring import waivers
 
-    quality.add_waiver(root() / "waivers.yaml", check, reason)
+    waivers.add_waiver(root() / "waivers.yaml", check, reason)
     print(f"waivers.yaml: {check} is waived; go on with `ratchet run --resume ID`")
 
 

@@ -98,4 +98,3 @@ def lines(result: dict[str, Any], percent: Any) -> Sequence[str]:
         f"environment steps: {result['natural_env_steps']:,} natural, {result['guided_env_steps']:,} guided{replayed}",
         f"guided outcomes: {result['guided_outcomes']}",
     ]
-

@@ -86,12 +86,12 @@ def side_of(episodes: pa.Table, steps: pa.Table, null_action: str | None = None,
     if null_action is not None:
         refused = pc.or_(refused, pc.fill_null(pc.equal(steps["action"], null_action), False))
     columns = {
-        "episode_length": Column(_numbers(episodes["n_steps"]), everyone),
+        "episode_length": Column(numbers(episodes["n_steps"]), everyone),
         "tokens_per_step": Column(pc.fill_null(pc.list_value_length(steps["reply_ids"]), 0).to_numpy().astype(float), owner),
         "action_types": Column(np.asarray(pc.fill_null(steps["action_type"], "").to_pylist(), dtype=object), owner),
-        "invalid_share": Column(1.0 - _numbers(pc.fill_null(steps["valid"], False)), owner),
-        "refusal_share": Column(_numbers(refused), owner),
-        "success": Column(_numbers(pc.fill_null(episodes["solved"], False)), everyone),
+        "invalid_share": Column(1.0 - numbers(pc.fill_null(steps["valid"], False)), owner),
+        "refusal_share": Column(numbers(refused), owner),
+        "success": Column(numbers(pc.fill_null(episodes["solved"], False)), everyone),
         "observations": Column(np.asarray(pc.fill_null(steps["observation"], "").to_pylist(), dtype=object), owner),
     }
     if ratios:
@@ -120,7 +120,7 @@ def credit_columns(sidecars: Mapping[str, pa.Table], limit: int = 10_000) -> dic
 def _thinned(table: pa.Table, source: str, limit: int) -> Column:
     every = max(1, -(-table.num_rows // limit))
     table = table.take(np.arange(0, table.num_rows, every))
-    values = _numbers(table[source])
+    values = numbers(table[source])
     owner = table["episode_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
     known = np.isfinite(values)
     return Column(values[known], owner[known])
@@ -176,7 +176,7 @@ def _rounded(value: float) -> float:
     return round(float(value), 4) + 0.0  # no negative zero
 
 
-def _numbers(values: Any) -> np.ndarray:
+def numbers(values: Any) -> np.ndarray:
     """A numeric or boolean column as float64, null as NaN."""
     return np.asarray(pc.cast(values, pa.float64()).to_numpy(), dtype=float)
 

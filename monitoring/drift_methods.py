@@ -18,6 +18,7 @@ import numpy as np
 
 from monitoring.imports import without_collections
 from ratchet.errors import RatchetError
+from ratchet.samples import effective_share, ranks
 
 NUMBERS, KINDS = "num", "cat"  # Evidently's names of column types
 MAX_LOG_RATIO = 50.0  # a ratio beyond e^50 is infinite for all purposes
@@ -98,8 +99,7 @@ def effective_samples(log_ratios: np.ndarray) -> float:
     """(Σ r)² / (N Σ r²) with r = exp(log-ratio): the share of N samples that still count (Kong 1992). 1 where there are none."""
     if not len(log_ratios):
         return 1.0
-    ratios = np.exp(log_ratios - log_ratios.max())
-    return float(ratios.sum() ** 2 / (len(ratios) * (ratios**2).sum()))
+    return effective_share(np.exp(log_ratios - log_ratios.max()))
 
 
 def k3(log_ratios: np.ndarray) -> float:
@@ -111,8 +111,6 @@ def auc(reference: np.ndarray, current: np.ndarray) -> float:
     """P(a score of `current` is above one of `reference`), ties half: 0.5 where they cannot be told apart."""
     if not len(reference) or not len(current):
         return 0.5
-    both = np.concatenate([reference, current])
-    _, inverse, counts = np.unique(both, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    wins = ranks[len(reference) :].sum() - len(current) * (len(current) + 1) / 2
+    of_current = ranks(np.concatenate([reference, current]))[len(reference) :]
+    wins = of_current.sum() - len(current) * (len(current) + 1) / 2
     return float(wins / (len(reference) * len(current)))

@@ -16,7 +16,7 @@ from monitoring.imports import great_expectations
 from monitoring.quality_checks import CHECKS, LIMITS, Check, nearest
 from monitoring.quality_columns import SHOWN_ROWS, Frames, fill
 from monitoring.quality_results import Results, buffer_columns, outcome_columns, panel_columns, profile, shifts
-from monitoring.waivers import add_waiver as add_waiver, apply_waivers as apply_waivers, passes, read_waivers as read_waivers
+from monitoring.waivers import passes
 from ratchet.episodes.schema import KINDS
 from ratchet.errors import RatchetError
 

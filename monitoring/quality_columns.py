@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from monitoring.drift_columns import numbers
 from monitoring.quality_checks import nearest
 from ratchet.errors import RatchetError
 from ratchet.policies.served_settings import VERSION
@@ -63,8 +64,7 @@ def _in_order(episodes: pa.Table, table: pa.Table) -> tuple[np.ndarray, pa.Table
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    """A numeric column as float64, null as NaN."""
-    return pc.cast(table[name], pa.float64()).to_numpy()
+    return numbers(table[name])
 
 
 def _flags(table: pa.Table, name: str) -> np.ndarray:

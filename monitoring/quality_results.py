@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-FULL_SCORE = 1.0 - 1e-6
+from monitoring.drift_columns import numbers
+from monitoring.quality_columns import FULL_SCORE
+
 QUANTILES = 101  # of a profile's lengths
 LEAST_EPISODES = 50  # of a policy, below which its lengths shift by chance
 LEAST_DEVIATION = 0.5  # steps or tokens, so that lengths that never varied do not shift infinitely
@@ -33,7 +35,7 @@ def outcome_columns(results: Results, episodes: pa.Table) -> dict[str, dict[str,
     frame = table.select(["task_id", "sample"]).to_pandas()
     failed = pc.is_valid(table["error"]).to_numpy()
     solved = pc.fill_null(table["solved"], False).to_numpy()
-    score, steps, tokens, invalid = (_numbers(table[name]) for name in ("score", "n_steps", "n_tokens", "n_invalid"))
+    score, steps, tokens, invalid = (numbers(table[name]) for name in ("score", "n_steps", "n_tokens", "n_invalid"))
     tasks = sorted(results.tasks)
     played = dict.fromkeys(tasks, 0) | frame["task_id"].value_counts().to_dict()
     versions = table["version"].to_pandas()
@@ -78,7 +80,7 @@ def buffer_columns(episodes: pa.Table, round_number: int) -> dict[str, Any]:
     """A row an episode of the round's buffer."""
     return {
         "row": pc.fill_null(episodes["episode_id"], "null").to_pylist(),
-        "buffer.not_from_later": (_numbers(episodes["round"]) <= round_number),
+        "buffer.not_from_later": (numbers(episodes["round"]) <= round_number),
         "buffer.no_error": pc.is_null(episodes["error"]).to_numpy(),
     }
 
@@ -89,7 +91,7 @@ def profile(episodes: pa.Table, steps: pa.Table) -> dict[str, Any]:
     owner = pc.index_in(steps["episode_id"], value_set=episodes["episode_id"].combine_chunks())
     steps, owner = steps.filter(pc.is_valid(owner)), pc.drop_null(owner).to_numpy()
     policies = np.asarray([str(one) for one in episodes["policy_id"].to_pylist()], dtype=object)
-    lengths, replies = _numbers(episodes["n_steps"]), _numbers(pc.fill_null(pc.list_value_length(steps["reply_ids"]), 0))
+    lengths, replies = numbers(episodes["n_steps"]), numbers(pc.fill_null(pc.list_value_length(steps["reply_ids"]), 0))
     found = {}
     for name in sorted(set(policies)):
         mine = policies == name
@@ -119,8 +121,3 @@ def _quantiles(values: np.ndarray) -> list[float]:
 
 def _row_names(table: pa.Table) -> list[str]:
     return [f"{task}#{sample}" for task, sample in zip(table["task_id"].to_pylist(), table["sample"].to_pylist(), strict=True)]
-
-
-def _numbers(values: Any) -> np.ndarray:
-    """A numeric column as float64, null as NaN."""
-    return np.asarray(pc.cast(values, pa.float64()).to_numpy(), dtype=float)

@@ -13,8 +13,13 @@ from ratchet.errors import RatchetError
 from ratchet.files import write_bytes
 
 
+def fails(check: Mapping[str, Any]) -> bool:
+    """Whether this check of a verdict stops what it was made for: it failed, not only as a warning, and nobody waived it."""
+    return not check["passed"] and check["severity"] != "warn" and "waived" not in check
+
+
 def passes(checks: list[dict[str, Any]]) -> bool:
-    return all(check["passed"] or check["severity"] == "warn" or "waived" in check for check in checks)
+    return not any(map(fails, checks))
 
 
 def apply_waivers(verdict: Mapping[str, Any], waivers: list[dict[str, str]]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def run(stage: Stage) -> None:
         steps,
         read_table(base / "labels" / "labels.parquet", "labels"),
         limits=stage.settings.check.model_dump(),
-        panels={name: {task.task_id for task in read_panel(stage.path(f"data/panels/{name}.json")).tasks} for name in PANELS},
+        panels=panel_tasks(stage),
         replay=read_json(base / "labels" / "replay.json"),
         accepted=accepted["policies"],
     )
@@ -43,6 +43,11 @@ def run(stage: Stage) -> None:
     failed = [check["name"] for check in verdict["checks"] if not check["passed"]]
     say(f"{stage.title}: {len(verdict['checks'])} checks, {'all passed' if not failed else 'not passed: ' + ', '.join(failed)}")
     stage.finish()
+
+
+def panel_tasks(stage: Stage) -> dict[str, set[str]]:
+    """The task ids of each panel."""
+    return {name: {task.task_id for task in read_panel(stage.path(f"data/panels/{name}.json")).tasks} for name in PANELS}
 
 
 def last_accepted(folder: Path) -> dict[str, Any]:

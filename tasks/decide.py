@@ -46,7 +46,7 @@ class Found:
 
 def _found(stage: Stage) -> Found:
     """The verdicts on harvest, buffer and evaluation, and the drift, as `check` and `drift` left them."""
-    from monitoring.waivers import apply_waivers, read_waivers
+    from monitoring.waivers import apply_waivers, fails, read_waivers
 
     waivers = read_waivers(stage.path("waivers.yaml"))
     base = stage.path(f"data/rounds/{stage.key}")
@@ -55,11 +55,11 @@ def _found(stage: Stage) -> Found:
         for name, path in (("harvest", base / "check/verdict.json"), ("evaluation", base / "drift/evaluation.json"), ("buffer", base / "drift/buffer.json"))
         if path.is_file()
     }
-    failed = [one["name"] for verdict in verdicts.values() for one in verdict["checks"] if _fails(one)]
+    failed = [one["name"] for verdict in verdicts.values() for one in verdict["checks"] if fails(one)]
     checks = verdicts.get("evaluation")
     if checks is not None and "buffer" in verdicts:
         bad = [{**one, "detail": f"buffer: {one['detail']}"} for one in verdicts["buffer"]["checks"] if not one["passed"]]
-        checks = {**checks, "passed": checks["passed"] and not any(map(_fails, bad)), "checks": [*checks["checks"], *bad]}
+        checks = {**checks, "passed": checks["passed"] and not any(map(fails, bad)), "checks": [*checks["checks"], *bad]}
     used = {one["name"] for verdict in verdicts.values() for one in verdict["checks"] if one.get("waived")}
     path = base / "drift/drift.json"
     drift = read_json(path) if path.is_file() else {"status": "ok", "columns": []}
@@ -68,10 +68,6 @@ def _found(stage: Stage) -> Found:
     used |= set(beyond) & known
     told = {"status": drift["status"], "failed": [name for name in beyond if name not in known]}
     return Found(checks, failed, told, [one for one in waivers if one["check"] in used])
-
-
-def _fails(check: dict[str, Any]) -> bool:
-    return check["severity"] == "fail" and not check["passed"] and not check.get("waived")
 
 
 def _decision(stage: Stage, before: dict[str, Any], found: Found) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ratchet.envs.benchmarks import benchmark_class
 from ratchet.episodes.files import read_table
 from ratchet.evaluation.panels import read_panel
 from ratchet.files import read_json, replacing, write_bytes, write_json
+from tasks.check import panel_tasks
 from tasks.common import Stage, main, say, skipped
 from tasks.ratios import log_ratios
 
@@ -66,8 +67,7 @@ def buffer_verdict(stage: Stage, folder: Path) -> dict[str, Any]:
     assert stage.key is not None
     tables = [read_table(folder / f"{kind}.parquet", kind) for kind in ("episodes", "steps")]
     labels = read_table(folder / "labels.parquet", "labels") if (folder / "labels.parquet").is_file() else None
-    panels = {name: {task.task_id for task in read_panel(stage.path(f"data/panels/{name}.json")).tasks} for name in ("train", "select", "confirm", "test")}
-    return run_suite(*tables, labels, limits=stage.settings.check.model_dump(), panels=panels, replay=None, buffer_of=int(stage.key))
+    return run_suite(*tables, labels, limits=stage.settings.check.model_dump(), panels=panel_tasks(stage), replay=None, buffer_of=int(stage.key))
 
 
 def nothing(note: str) -> dict[str, Any]:

@@ -14,15 +14,14 @@ OFFLINE = "offline"  # the name of its result among a round's candidates
 
 def hold_up(stage: Stage) -> str | None:
     """Why nothing may be learned in this round: the run has stopped, or a check of the round's data failed and nobody waived it."""
-    from monitoring.quality import read_waivers
+    from monitoring.waivers import apply_waivers, fails, read_waivers
 
     assert stage.key is not None
     base = stage.path(f"data/rounds/{stage.key}/check")
     if reason := stop_reason(stage, stage.settings.rounds[stage.key].prev) or skipped(base):
         return reason
-    waived = {one["check"] for one in read_waivers(stage.path("waivers.yaml"))}
-    checks = read_json(base / "verdict.json")["checks"]
-    failed = [one["name"] for one in checks if one["severity"] == "fail" and not one["passed"] and one["name"] not in waived]
+    verdict = apply_waivers(read_json(base / "verdict.json"), read_waivers(stage.path("waivers.yaml")))
+    failed = [one["name"] for one in verdict["checks"] if fails(one)]
     return f"the harvest failed {', '.join(failed)}" if failed else None
 
 

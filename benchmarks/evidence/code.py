@@ -13,7 +13,7 @@ from ratchet.files import sha256_json
 FOLDERS = ("credit", "engines", "episodes", "learners", "losses", "models", "policies", "rollout")
 FILES = ("ratchet/envs/base.py", "ratchet/envs/pool.py", "ratchet/envs/worker.py")
 STAGES = ("demonstrate", "evaluate", "evolve_online", "forecasts", "online_rollouts", "parts", "prepare", "replays", "rollouts", "warm_start")
-CRITIC = ("ratchet/critic", "tasks/buffer.py", "tasks/fit_critic.py", "tasks/evolve_offline.py", "tasks/rounds.py")
+CRITIC = ("ratchet/critic", "ratchet/samples.py", "tasks/buffer.py", "tasks/fit_critic.py", "tasks/evolve_offline.py", "tasks/rounds.py")
 """What a cell with a buffer depends on besides."""
 METER = ("ratchet/meter", "tasks/fit_meter.py", "tasks/step_credit.py", "tasks/harvest.py")
 """What a cell with a meter does."""

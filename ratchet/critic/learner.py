@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ratchet.clock import CLOCK
 from ratchet.credit.gae import Kind, advantage
+from ratchet.credit.returns import discounted
 from ratchet.critic.data import Batch, Judged, batch_of
-from ratchet.critic.metrics import calibration_error, discounted_return, rank_correlation
+from ratchet.critic.metrics import calibration_error, rank_correlation
 from ratchet.critic.model import Critic, Readings
 from ratchet.errors import RatchetError
 from ratchet.files import sha256_json
@@ -212,7 +213,7 @@ def quality(learner: CriticLearner, episodes: Seq[Judged]) -> dict[str, float | 
         reward = one.reward + (one.aux if own.aux else 0.0)
         errors.append(np.square(reward + own.gamma * said.value[1:] - said.q))
         values.append(said.value[:-1])
-        realised.append(discounted_return(one.reward, own.gamma))
+        realised.append(discounted(one.reward, own.gamma))
     return {
         "held_out_td_error": float(np.concatenate(errors).mean()),
         "calibration": calibration_error(np.concatenate(values), np.concatenate(realised)),

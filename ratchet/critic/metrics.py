@@ -1,6 +1,6 @@
 """How good a critic is on episodes that it was not fitted on. Plain numpy; no metric looks at retrospective rewards but the TD error.
 
-Legend: E episodes · S steps.
+Legend: S steps.
 """
 
 from __future__ import annotations
@@ -9,15 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ratchet.samples import ranks
+
 BINS = 10
-
-
-def ranks(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Ranks from 1, equal values sharing their mean rank; float64."""
-    found = np.asarray(values, np.float64)
-    _, inverse, counts = np.unique(found, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return ((ends - counts + 1 + ends) / 2)[inverse]
 
 
 def rank_correlation(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> float | None:
@@ -35,11 +29,3 @@ def calibration_error(value: np.ndarray, realised: np.ndarray, bins: int = BINS)
     order = np.argsort(value, kind="stable")
     gaps = [(len(part), abs(float(value[part].mean() - realised[part].mean()))) for part in np.array_split(order, bins) if len(part)]
     return sum(size * gap for size, gap in gaps) / len(value)
-
-
-def discounted_return(reward: np.ndarray, gamma: float) -> np.ndarray:
-    """Σ_{u ≥ t} γ^{u−t}·r_u, float64 [T]."""
-    out, following = np.zeros(len(reward)), 0.0
-    for t in range(len(reward) - 1, -1, -1):
-        out[t] = following = float(reward[t]) + gamma * following
-    return out

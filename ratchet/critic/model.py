@@ -20,8 +20,7 @@ from ratchet.errors import RatchetError
 from ratchet.files import read_json
 from ratchet.models.attention import Packed
 from ratchet.models.build import load_model, save_model
-from ratchet.models.fused import fusable, hidden_states
-from ratchet.models.parts import decoder
+from ratchet.models.fused import hidden_of
 
 HEADS = "heads.safetensors"
 
@@ -61,19 +60,13 @@ class Critic(nn.Module):
         return len(self.q_heads) > 1
 
     def forward(self, batch: Pass) -> Readings:
-        hidden = self._hidden(batch)
+        hidden = hidden_of(self.backbone, batch.ids, batch.positions, batch.layout)
         before, last = hidden.index_select(0, batch.before).float(), hidden.index_select(0, batch.last).float()
         value = self.value_head(before).squeeze(1)
         q = torch.cat([one(last) for one in self.q_heads], 1)
         with torch.no_grad():
             target = torch.cat([one(last) for one in self.target_heads], 1).amin(1)
         return Readings(value, q, target)
-
-    def _hidden(self, batch: Pass) -> Tensor:
-        if fusable(self.backbone):
-            return hidden_states(self.backbone, batch.ids, batch.positions, batch.layout)
-        out = decoder(self.backbone)(input_ids=batch.ids[None], position_ids=batch.positions[None], use_cache=False, layout=batch.layout)
-        return out.last_hidden_state[0]
 
     @torch.no_grad()
     def follow(self, rate: float) -> None:

@@ -17,12 +17,12 @@ import torch
 
 from ratchet.critic.data import packed_pass
 from ratchet.critic.model import Critic, card_of_critic, load_critic
-from ratchet.engines.base import Generated
 from ratchet.envs.base import Task, Turn
 from ratchet.files import read_json, write_json
+from ratchet.learners.batches import filled
 from ratchet.models.build import RERANK
 from ratchet.policies.base import Reply
-from ratchet.policies.language_model import LanguageModelPolicy, ModelSpec
+from ratchet.policies.language_model import LanguageModelPolicy, ModelSpec, reply_of
 from ratchet.rollout.noise import episode_key
 
 FOLDER = "critic"
@@ -84,26 +84,16 @@ class RerankingPolicy(LanguageModelPolicy):
             span = range(number * self.candidates, (number + 1) * self.candidates)
             best = written[max(span, key=lambda at: (worth[at], sum(written[at].logprobs), -at))]
             self._history[rows[index]] = [*read[index], *best.ids]
-            replies[index] = self._reply(best, new[index])
+            [text] = self.template.decode_replies([best.ids])
+            replies[index] = reply_of(self.template, best, text, new[index])
         return replies
-
-    def _reply(self, one: Generated, new: list[int]) -> Reply:
-        [text] = self.template.decode_replies([one.ids])
-        action, format_ok = self.template.format.parse(text) if one.ids[-1] in self.template.ends else ("", False)
-        return Reply(text, action, format_ok, new, one.ids, one.logprobs, one.entropy, "generated")
 
     @torch.inference_mode()
     def _worth(self, sequences: Sequence[list[int]]) -> np.ndarray:
         """Q at the last token of each, float64."""
-        out, at = np.zeros(len(sequences)), 0
         device = next(self.critic.parameters()).device
-        while at < len(sequences):
-            end, size = at, 0
-            while end < len(sequences) and (end == at or size + len(sequences[end]) <= PASS):
-                size += len(sequences[end])
-                end += 1
-            group = [np.array(one, np.int64) for one in sequences[at:end]]
+        out = []
+        for group in filled([np.array(one, np.int64) for one in sequences], PASS, len):
             points = [np.array([len(one) - 1]) for one in group]
-            out[at:end] = self.critic(packed_pass(group, points, points, device)).q.amin(1).double().cpu().numpy()
-            at = end
-        return out
+            out.append(self.critic(packed_pass(group, points, points, device)).q.amin(1).double().cpu().numpy())
+        return np.concatenate(out)

@@ -5,7 +5,7 @@ Legend: n tokens of one sequence · m of one branch · T tokens of a micro-batch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence as Seq
+from collections.abc import Callable, Iterable, Iterator, Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -188,29 +188,34 @@ class Sized(Protocol):
     def size(self) -> int: ...
 
 
+Item = TypeVar("Item")
 Whole = TypeVar("Whole", bound=Sized)
 
 
 def pack(whole: Seq[Whole], budget: int) -> Iterator[list[Whole]]:
     """Micro-batches of at most `budget` tokens, branches included (one longer sequence goes alone), of similar lengths."""
-    yield from filled(sorted(whole, key=lambda one: (one.size, one.episode_id)), budget)
+    yield from filled(sorted(whole, key=lambda one: (one.size, one.episode_id)), budget, _size)
 
 
 def shuffled(whole: Seq[Whole], budget: int, seed: int) -> list[list[Whole]]:
     """All of them once, in batches of about `budget` tokens and in an order drawn by `seed`."""
-    return list(filled([whole[index] for index in np.random.default_rng(seed).permutation(len(whole))], budget))
+    return list(filled([whole[index] for index in np.random.default_rng(seed).permutation(len(whole))], budget, _size))
 
 
-def filled(ordered: Iterable[Whole], budget: int) -> Iterator[list[Whole]]:
-    """Batches of at most `budget` tokens in the order that is given; one longer sequence goes alone."""
-    pending: list[Whole] = []
-    size = 0
+def _size(one: Sized) -> int:
+    return one.size
+
+
+def filled(ordered: Iterable[Item], budget: int, size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Batches of at most `budget` tokens in the order that is given; what is longer by itself goes alone. `size`: tokens of one."""
+    pending: list[Item] = []
+    total = 0
     for one in ordered:
-        if pending and size + one.size > budget:
+        if pending and total + size(one) > budget:
             yield pending
-            pending, size = [], 0
+            pending, total = [], 0
         pending.append(one)
-        size += one.size
+        total += size(one)
     if pending:
         yield pending
 

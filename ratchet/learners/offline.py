@@ -17,6 +17,7 @@ from ratchet.learners.optimizers import schedule
 from ratchet.learners.safety import check_skipped, watching
 from ratchet.losses.clipped_surrogate import RatioLevel, level_log_ratio
 from ratchet.losses.kl import k3
+from ratchet.samples import effective_share
 
 FLOOR = 0.1  # the learning rate ends at this share of its peak
 
@@ -79,11 +80,6 @@ def improve(
         if (number + 1) % settings.checkpoint_every == 0 and number + 1 < len(plan):
             save_checkpoint(where, learner.model, learner.optimizers, vars(result), configuration=configuration)
     return result
-
-
-def effective_share(ratios: np.ndarray) -> float:
-    """Effective sample size over n: (Σ r)² / (n · Σ r²), in (0, 1]; 1 where nothing was moved."""
-    return float(ratios.sum() ** 2 / (len(ratios) * np.square(ratios).sum())) if len(ratios) else 1.0
 
 
 def moved(learner: ActorLearner, sequences: Seq[Sequence], level: RatioLevel) -> dict[str, float]:

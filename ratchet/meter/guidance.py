@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from ratchet.meter.lookahead import Lookahead
 from ratchet.meter.meter import Meter
 from ratchet.meter.passes import Ask, Trunk
 from ratchet.policies.base import Reply
-from ratchet.policies.language_model import ModelSpec
+from ratchet.policies.language_model import ModelSpec, reply_of
 from ratchet.rollout.noise import episode_key
 
 TRIES = 3  # times that a turn's candidates are drawn until there are enough different ones
@@ -115,9 +114,9 @@ class GuidedPolicy:
         written = self.engine.reply(slots, [asked[at] for at, _ in entries], np.array(keys, np.uint64), [limits[at] for at, _ in entries], float(temperature))
         texts = self.template.decode_replies([one.ids for one in written])
         for (at, _), one, text in zip(entries, written, texts, strict=True):
-            action, format_ok = self.template.format.parse(text) if one.ids[-1] in self.template.ends else ("", False)
-            if len(found[at]) < self.count and all(action != other.action for other in found[at]):
-                found[at].append(Reply(text, action, format_ok, prompts[at], one.ids, one.logprobs, one.entropy, "generated"))
+            reply = reply_of(self.template, one, text, prompts[at])
+            if len(found[at]) < self.count and all(reply.action != other.action for other in found[at]):
+                found[at].append(reply)
 
     def _rewind(self, row: int, used: int) -> None:
         for slot in self._slots(row):
@@ -165,8 +164,3 @@ class GuidedPolicy:
             for (at, j), able, value in zip(places, found.completable, found.remaining, strict=True):
                 costs[at][j] = min(float(value), limit) if able else limit
         return costs
-
-
-def guided(spec: ModelSpec, meter: Meter, lookahead: Lookahead, candidates: int) -> Any:
-    """A `Policy` that plays `spec` under guidance."""
-    return GuidedPolicy(spec, meter, lookahead, candidates=candidates)

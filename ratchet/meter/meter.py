@@ -154,4 +154,3 @@ def check_environment(card: dict[str, Any], env: str, transfer: bool, where: str
             f"{where}: this meter was fitted on {card['env']}, and env.name is {env}; set evolve_online.meter.transfer to true to use it all "
             "the same (it reads texts in its own tokenizer), or fit one here"
         )
-

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ratchet.learners.batches import filled
 from ratchet.models.branches import Branched, Run
-from ratchet.models.fused import fusable, hidden_states
-from ratchet.models.parts import decoder, head
+from ratchet.models.fused import hidden_of
+from ratchet.models.parts import head
 
 BUDGET = 4096  # tokens of a pass: what lies between two layers stays in a processor's cache
 TOGETHER = 65_536  # tokens of the passes whose answers are written together
@@ -41,13 +42,6 @@ class Trunk:
     asks: tuple[Ask, ...]
 
 
-def hidden_of(model: Any, ids: Tensor, positions: Tensor, layout: Any) -> Tensor:
-    """[T, W] behind the last norm; ids and positions [T]."""
-    if fusable(model):
-        return hidden_states(model, ids, positions, layout)
-    return decoder(model)(input_ids=ids[None], position_ids=positions[None], use_cache=False, layout=layout).last_hidden_state[0]
-
-
 @dataclass
 class _Recording:
     """A layout that remembers the keys and values of each layer, in the order in which layers call it."""
@@ -64,15 +58,7 @@ def packed(trunks: Sequence[Trunk], budget: int = BUDGET, behind: int = 0) -> li
     """Indices of `trunks` in groups of at most `budget` tokens, `behind` a question included, longest first; those without a question are
     left out."""
     sizes = {i: one.asks[-1].at + 1 + sum(len(ask.extra) + behind for ask in one.asks) for i, one in enumerate(trunks) if one.asks}
-    groups: list[list[int]] = []
-    total = budget + 1
-    for index in sorted(sizes, key=lambda i: (-sizes[i], i)):
-        if total + sizes[index] > budget:
-            groups.append([])
-            total = 0
-        groups[-1].append(index)
-        total += sizes[index]
-    return groups
+    return list(filled(sorted(sizes, key=lambda i: (-sizes[i], i)), budget, sizes.__getitem__))
 
 
 @dataclass

@@ -145,4 +145,3 @@ def _freely(
         found.parsed[row] = answer is not None
         found.completable[row] = answer is not None and answer.completable
         found.remaining[row] = np.nan if answer is None or answer.remaining is None else answer.remaining
-

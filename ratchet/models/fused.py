@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ratchet.models.parts import decoder
 from ratchet.models.plain import MOST, PlainLlama
 
 ROPES = ("default", "linear", "llama3")  # kinds of rotary positions whose angles depend on the position alone
@@ -59,6 +60,13 @@ def hidden_states(model: Any, ids: Tensor, positions: Tensor, layout: Layout) ->
         weight = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight
         x = x + F.linear(_SwiGLU.apply(F.linear(_Normalise.apply(x, eps), weight)), mlp.down_proj.weight)
     return _Normalise.apply(x, eps) * inner.norm.weight
+
+
+def hidden_of(model: Any, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+    """[T, W] behind the last norm of any model; ids and positions [T]. Fused where the model is plain enough, else its own decoder."""
+    if fusable(model):
+        return hidden_states(model, ids, positions, layout)
+    return decoder(model)(input_ids=ids[None], position_ids=positions[None], use_cache=False, layout=layout).last_hidden_state[0]
 
 
 class _Normalise(torch.autograd.Function):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ratchet.engines.base import Engine
+from ratchet.engines.base import Engine, Generated
 from ratchet.envs.base import Task, Turn
 from ratchet.episodes.template import Template
 from ratchet.policies.base import Reply
@@ -59,6 +59,13 @@ class ModelSpec:
         )
         policy.spec = self
         return policy
+
+
+def reply_of(template: Template, one: Generated, text: str, prompt: list[int]) -> Reply:
+    """What was generated behind the new tokens `prompt`, and decodes as `text`."""
+    # A reply that was cut before its end holds no action: what stands there is the beginning of one.
+    action, format_ok = template.format.parse(text) if one.ids[-1] in template.ends else ("", False)
+    return Reply(text, action, format_ok, prompt, one.ids, one.logprobs, one.entropy, "generated")
 
 
 class LanguageModelPolicy:
@@ -120,8 +127,6 @@ class LanguageModelPolicy:
         )
         texts = self.template.decode_replies([one.ids for one in written])
         for index, one, text in zip(playing, written, texts, strict=True):
-            # A reply that was cut before its end holds no action: what stands there is the beginning of one.
-            action, format_ok = self.template.format.parse(text) if one.ids[-1] in self.template.ends else ("", False)
-            replies[index] = Reply(text, action, format_ok, new[index], one.ids, one.logprobs, one.entropy, "generated")
+            replies[index] = reply_of(self.template, one, text, new[index])
             self._used[rows[index]] += len(new[index]) + len(one.ids)
         return replies

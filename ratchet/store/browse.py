@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, case, false, func, select, true
 
-from ratchet.store.loading import ERROR, OUTCOMES, SOLVED, TRUNCATED, UNSOLVED
+from ratchet.store.loading import ERROR, SOLVED, TRUNCATED, UNSOLVED
 from ratchet.store.tables import episodes, files, tallies
 
 PAGE = 50
@@ -252,8 +252,3 @@ def _place_of_stage(stage: str) -> tuple[int, int, str]:
 
 def _sortable(value: Any) -> tuple[bool, Any]:
     return value is None, value if value is not None else 0
-
-
-def is_outcome(text: str) -> bool:
-    """Whether lists can be filtered by it."""
-    return text in (*OUTCOMES, FAILED)

@@ -2,7 +2,7 @@
 
 A card holds what the version is (content hashes of weights, tokenizer, data, params and code; parents; line, round, stage)
 and what happened to it: `runs` that made it, `evaluations`, `checks` of the data behind it, `decisions` about it, and `statuses`,
-which were candidate, champion or archived in turn. The is rebuilt from cards; nothing here is rebuilt from the database.
+which were candidate, champion or archived in turn. The database is rebuilt from cards; nothing here is rebuilt from the database.
 """
 
 from __future__ import annotations

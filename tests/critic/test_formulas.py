@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from ratchet.credit.gae import advantage, gae, td_error
-from ratchet.critic.metrics import calibration_error, discounted_return, rank_correlation, ranks
+from ratchet.credit.returns import discounted
+from ratchet.critic.metrics import calibration_error, rank_correlation
 from ratchet.losses.clipped_surrogate import clipped_surrogate
 from ratchet.losses.expectile import expectile_loss, iql_losses, iql_weights
+from ratchet.samples import ranks
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 
@@ -86,7 +88,7 @@ def test_the_ablations_are_what_they_are_called() -> None:
     value, q = rng.normal(size=4), rng.normal(size=3)
     np.testing.assert_allclose(told("q_minus_v"), q - value[:3])
     np.testing.assert_allclose(told("td"), told("gae", lam=0.0))
-    np.testing.assert_allclose(told("potential"), discounted_return(np.array([0, 0, 1.0]), 0.99) - value[:3])
+    np.testing.assert_allclose(told("potential"), discounted(np.array([0, 0, 1.0]), 0.99) - value[:3])
 
 
 def test_what_follows_an_action_of_an_older_policy_counts_by_its_ratio() -> None:

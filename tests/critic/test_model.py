@@ -16,6 +16,7 @@ from ratchet.critic.model import Critic, load_critic, save_critic
 from ratchet.errors import RatchetError
 from ratchet.learners.batches import REPLY, Sequence
 from ratchet.losses.expectile import iql_weights
+from ratchet.models.fused import hidden_of
 from tests.models import tiny
 
 SETTINGS = FitSettings(
@@ -168,7 +169,8 @@ def test_low_rank_updates_leave_the_backbone_as_it_is_until_they_are_merged() ->
     learned = [name for name, p in critic.named_parameters() if p.requires_grad]
     assert count > 0 and all(name.endswith((".a", ".b")) for name in learned if name.startswith("backbone"))
     read = batch_of(episodes()).read
-    torch.testing.assert_close(critic._hidden(read), Critic(plain, twin=False, seed=0)._hidden(read))
+    found, expected = (hidden_of(one.backbone, read.ids, read.positions, read.layout) for one in (critic, Critic(plain, twin=False, seed=0)))
+    torch.testing.assert_close(found, expected)
     learner = CriticLearner(critic, SETTINGS)
     for _ in range(3):
         learner.update(episodes(), 1e-2)
