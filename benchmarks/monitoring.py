@@ -6,7 +6,8 @@
 Rounds are those of the proving ground, through the real stages. They are kept in `--folder`, and an interrupted benchmark goes on.
 
 Figures: checks_100k_steps_s and drift_2x10k_episodes_s (without imports, which are *_import_s, lean as stages load them and whole);
-clean_rounds with a frozen actor whose evaluations are sampled, and false_gates in them; learning_rounds and the share of them with a
+clean_rounds with a frozen actor whose evaluations are sampled, and false_gates in them (clean_gains_beyond_chance says how many of their
+gains chance alone put beyond the spent error: the weights are the same, so nothing is decided by it); learning_rounds and the share of them with a
 warning; planted_faults and planted_faults_caught, each by its name; false_promotions_per_20_rounds and false_alarms_per_20_rounds by
 simulation; page_*, index_* and alert_* from benchmarks/monitoring_page.py and monitoring_alerts.py. Beside them, as `curves`: how often a
 fault of a size is seen.
@@ -131,7 +132,12 @@ def clean(folder: Path, quick: bool, count: int) -> tuple[Path, dict[str, float]
     played = rounds.rounds_of(workspace, count)
     false = [f"round {k}: {', '.join([*one.failed_checks, *one.failed]) or one.event}" for k, one in enumerate(played, 1) if rounds.is_false_gate(one)]
     warned = Counter(name for one in played for name in one.warned)
-    found = {"clean_rounds": len(played), "false_gates": len(false), "clean_rounds_warned": sum(bool(one.warned) for one in played)}
+    found = {
+        "clean_rounds": len(played),
+        "false_gates": len(false),
+        "clean_rounds_warned": sum(bool(one.warned) for one in played),
+        "clean_gains_beyond_chance": sum(one.beyond_chance for one in played),
+    }
     return workspace, found, {"false_gates": false, "clean_warnings": dict(sorted(warned.items()))}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -24,6 +25,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
@@ -36,16 +38,16 @@ from ratchet.store.outbox import Event, put  # noqa: E402
 PACKAGES = ("ratchet-agents", "prefect", "httpx")
 VARIABLE = "BENCHMARK_ALERT_URL"
 PATIENCE_S = 120.0
+Came = queue.Queue[tuple[float, dict[str, Any]]]
+"""When something came, and what it said."""
 
 
 def figures(quick: bool) -> dict[str, float]:
     """alert_latency_s (the longest), alert_latency_median_s and alert_events; `quick` sends few."""
     events = 3 if quick else 20
-    with tempfile.TemporaryDirectory() as folder, _receiving() as (port, came):
-        project = Path(folder) / "project"
-        create(project)
-        _told(project)
-        with _serving(project, Path(folder) / "prefect", port):
+    with tempfile.TemporaryDirectory() as folder, receiving() as (port, came):
+        project = told_project(Path(folder) / "project")
+        with serving(project, Path(folder) / "prefect", port):
             seconds = [_latency(project, number, came) for number in range(events + 1)][1:]  # the first loads what the others find loaded
     return {
         "alert_latency_s": round(max(seconds), 3),
@@ -54,28 +56,31 @@ def figures(quick: bool) -> dict[str, float]:
     }
 
 
-def _latency(project: Path, number: int, came: queue.Queue[float]) -> float:
+def _latency(project: Path, number: int, came: Came) -> float:
     time.sleep(0.37 * (number % 4))  # at any time between two looks of `ratchet serve`
     began = time.perf_counter()
     put(project, Event("model.regression", "benchmark", number, "quickstart", None, f"round {number}: worse", {"source": "run"}))
-    return came.get(timeout=PATIENCE_S) - began
+    return came.get(timeout=PATIENCE_S)[0] - began
 
 
-def _told(project: Path) -> None:
+def told_project(project: Path) -> Path:
+    """A new project whose alerts go to a webhook, the address in VARIABLE."""
+    create(project)
     path = project / "prefect.yaml"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("alerts: []", f"alerts: [{{name: benchmark, kind: webhook, variable: {VARIABLE}}}]"), encoding="utf-8")
+    return project
 
 
 @contextlib.contextmanager
-def _receiving() -> Iterator[tuple[int, queue.Queue[float]]]:
-    """(port, times at which something came)."""
-    came: queue.Queue[float] = queue.Queue()
+def receiving() -> Iterator[tuple[int, Came]]:
+    """(port, what came)."""
+    came: Came = queue.Queue()
 
     class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            came.put(time.perf_counter())
-            self.rfile.read(int(self.headers["Content-Length"]))
+            at = time.perf_counter()
+            came.put((at, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
             self.send_response(204)
             self.end_headers()
 
@@ -92,8 +97,8 @@ def _receiving() -> Iterator[tuple[int, queue.Queue[float]]]:
 
 
 @contextlib.contextmanager
-def _serving(project: Path, home: Path, receiver: int) -> Iterator[None]:
-    """`ratchet serve` of the project, ready to work."""
+def serving(project: Path, home: Path, receiver: int) -> Iterator[str]:
+    """`ratchet serve` of the project, ready to work; gives the address of its page."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -112,7 +117,7 @@ def _serving(project: Path, home: Path, receiver: int) -> Iterator[None]:
     else:
         raise SystemExit(f"ratchet serve ended with {process.wait()}: {''.join(said)}")
     try:
-        yield
+        yield next(line.removeprefix("page: ").strip() for line in said if line.startswith("page: "))
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)

@@ -39,13 +39,15 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the gates of one round said: names of failed checks, of columns that warned and failed, and the decision's event."""
+    """What the gates of one round said: names of failed checks, of columns that warned and failed, the decision's event, and whether the
+    gain's interval leaves out zero, whatever was decided."""
 
     failed_checks: list[str]
     warned_checks: list[str]
     warned: list[str]
     failed: list[str]
     event: str
+    beyond_chance: bool
 
 
 def lay(folder: Path, quick: bool, rounds: int, *sets: str) -> Path:
@@ -105,12 +107,15 @@ def gates(folder: Path, k: int) -> Round:
     verdicts: list[dict[str, Any]] = [json.loads((base / path).read_text()) for path in ("check/verdict.json", "drift/evaluation.json")]
     bad = [check for verdict in verdicts for check in verdict["checks"] if not check["passed"]]
     columns = json.loads((base / "drift/drift.json").read_text())["columns"]
+    decision = json.loads((base / "decision/decision.json").read_text())
+    gain = decision["comparison"]["gain"] if decision["comparison"] is not None else {"low": 0.0, "high": 0.0}
     return Round(
         failed_checks=[check["name"] for check in bad if check["severity"] == "fail"],
         warned_checks=[check["name"] for check in bad if check["severity"] == "warn"],
         warned=[f"{one['name']} against {one['against']}" for one in columns if one["level"] == "warn"],
         failed=[f"{one['name']} against {one['against']}" for one in columns if one["level"] == "fail"],
-        event=json.loads((base / "decision/decision.json").read_text())["event"],
+        event=decision["event"],
+        beyond_chance=gain["low"] > 0 or gain["high"] < 0,
     )
 
 

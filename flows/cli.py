@@ -136,14 +136,24 @@ def report(run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="B
 
 
 @app.command(rich_help_panel=VERSIONS)
-def versions(line: Annotated[str | None, typer.Option(help="Only versions of this line.")] = None, json: Json = False) -> None:
-    """List versions, with their success on `confirm` and who is champion.
+def versions(
+    version: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="One of them: what was decided about it, by whom, and why.", autocompletion=complete_versions)
+    ] = None,
+    line: Annotated[str | None, typer.Option(help="Only versions of this line.")] = None,
+    json: Json = False,
+) -> None:
+    """List versions: their success on `confirm`, what was last decided about each, and who is champion.
 
-    **Example**: `ratchet versions --line quickstart`
+    **Examples**
+
+    - `ratchet versions --line quickstart`
+
+    - `ratchet versions champion` — its decisions with their reasons
     """
-    from flows.commands import list_versions
+    from flows.commands import list_versions, show_version
 
-    list_versions(line, json)
+    list_versions(line, json) if version is None else show_version(version, line, json)
 
 
 @app.command(rich_help_panel=VERSIONS)

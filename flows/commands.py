@@ -105,12 +105,38 @@ def list_versions(line: str | None, json: bool) -> None:
         {
             **{name: one[name] for name in ("version", "line", "round", "status")},
             **{panel: percent(one[panel]) if one[panel] else "" for panel in ("confirm", "test")},
+            "decided": (one["event"] or "").removeprefix("model."),
             "run": one["created_by"],
         }
         for one in versions_table(root(), line)
     ]
-    columns = ["version", "line", "round", "status", "confirm", "test", "run"]
+    columns = ["version", "line", "round", "status", "decided", "confirm", "test", "run"]
     show(rows, columns, json, f"no versions{f' of line {line}' if line else ''} yet; `ratchet run` makes the first ones")
+
+
+def show_version(version: str, line: str | None, json: bool) -> None:
+    """`ratchet versions VERSION`: where it stands, and every decision about it."""
+    from monitoring.alerts import plain
+    from ratchet.store.champions import champions, find
+    from ratchet.store.queries import PANELS, row_of
+
+    registry = root() / "registry"
+    card = find(registry, version, line)
+    row = row_of(card, champions(registry))
+    if json:
+        print(json_module.dumps(row | {"decisions": card["decisions"]}, indent=1, sort_keys=True))
+        return
+    print(f"{row['version']}: {row['status']} of line {row['line']}, {row['kind']} {row['actor']}, round {row['round']} of run {row['run'] or row['created_by']}")
+    for panel in PANELS:
+        if row[panel]:
+            print(f"{panel}: {percent(row[panel])} of {row[panel]['n']} tasks")
+    if not card["decisions"]:
+        print("nothing was decided about it yet")
+    for one in card["decisions"]:
+        waits = ", and waits for a person" if one.get("awaits") else ""
+        print(f"{one['at'][:16].replace('T', ' ')} {one['event']}, line {one['line']}, by {plain(one['by'])}{waits}")
+        for reason in one["reasons"]:
+            print(f"  {plain(reason)}")
 
 
 def compare_versions(a: str, b: str, panel: str, line: str | None, json: bool) -> None:

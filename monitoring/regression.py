@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ratchet.evaluation.promotion import lost_strata
+from ratchet.evaluation.promotion import is_itself, lost_strata
 from ratchet.store.throughput import Record
 
 BETTER, SAME, WORSE = "better", "same", "worse"
@@ -29,8 +29,12 @@ def judge(
     gates: Mapping[str, Mapping[str, Any] | None] | None = None,
     speeds: Iterable[Mapping[str, Any]] = (),
     max_slowdown: float = 1.0,
+    of_weights: bool = False,
 ) -> dict[str, Any]:
     """`{"verdict", "regression", "reasons", "tests"}` on a COMPARISON of champion (a) and version (b).
+
+    `of_weights`: the question is what was learned, as in a round's decision, and a version is no worse than itself. A scheduled look asks
+    whether the same version still does as well, because its environment may have changed.
 
     `verdict` is better, same or worse; `regression` is True where it is worse or lost a stratum. `tests` holds one entry a question:
     `{"name", "severity", "passed", "observed", "limit", "detail"}`; those of severity `warn` (calibration, speed) are reasons that
@@ -38,18 +42,17 @@ def judge(
     found. Raises RatchetError, through `compare`, long before this where the two played different panels.
     """
     gain = comparison["gain"]
+    is_chance = of_weights and is_itself(comparison)
+    lost = [] if is_chance else lost_strata(comparison, max_stratum_loss)
     tests = [
-        _test("regression.success", gain["high"] >= 0, gain["mean"], 0.0, f"gain on {comparison['panel']}, at most {gain['high']:+.3f}"),
-        *(
-            _test(f"regression.stratum.{one['stratum']}", False, one["gain"], -max_stratum_loss, one["text"])
-            for one in lost_strata(comparison, max_stratum_loss)
-        ),
+        _test("regression.success", gain["high"] >= 0 or is_chance, gain["mean"], 0.0, f"gain on {comparison['panel']}, at most {gain['high']:+.3f}"),
+        *(_test(f"regression.stratum.{one['stratum']}", False, one["gain"], -max_stratum_loss, one["text"]) for one in lost),
     ]
     regression = any(not test["passed"] for test in tests)
     tests += [_gate(name, gate) for name, gate in sorted((gates or {}).items()) if gate is not None]
     tests += [_speed(one, max_slowdown) for one in speeds]
     reasons = [test["detail"] for test in tests if not test["passed"]]
-    verdict = WORSE if regression else BETTER if gain["low"] > 0 else SAME
+    verdict = WORSE if regression else BETTER if gain["low"] > 0 and not is_chance else SAME
     return {"verdict": verdict, "regression": regression, "reasons": reasons or [f"{verdict}: {_gain(gain)}"], "tests": tests}
 
 

@@ -104,7 +104,7 @@ def _decision(stage: Stage, before: dict[str, Any], found: Found) -> dict[str, A
         "comparison": comparison,
         "alpha": alpha,
         "drift": found.drift,
-        "regression": judge(comparison, own.max_stratum_loss, gates=_gates(stage)),
+        "regression": judge(comparison, own.max_stratum_loss, gates=_gates(stage), of_weights=True),
     }
 
 

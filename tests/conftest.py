@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+# A shell starts background commands with Ctrl-C ignored, which everything that a test starts would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG = (
     "envs/test_conformance", "tasks/test_durability.", "tasks/test_pipeline", "ui/test_serve", "flows/test_evolve", "tasks/test_rollouts",

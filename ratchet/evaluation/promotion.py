@@ -57,19 +57,27 @@ def decide(comparison: dict[str, Any], max_stratum_loss: float) -> Verdict:
     - `model.regression`: the gain's upper bound is below zero, or a stratum lost too much
     - `model.kept`: everything else; the champion stays
 
-    A stratum lost too much when its point loss is above `max_stratum_loss` *and* its gain's upper bound is below zero: a
+    A candidate with the champion's own weights, of a round that learned nothing, is neither better nor worse: where it was sampled, what
+    differs is chance, and once in a while that is more than the spent error. A stratum lost too much when its point loss is above `max_stratum_loss` *and* its gain's upper bound is below zero: a
     stratum of a dozen tasks loses 0.15 by chance alone, and a limit on the point alone would flap.
     """
     gain = comparison["gain"]
     lost = [one["text"] for one in lost_strata(comparison, max_stratum_loss)]
     better, worse = gain["low"] > 0, gain["high"] < 0
     reasons = [_gain_reason(comparison)]
+    if is_itself(comparison):
+        return Verdict(False, KEPT, [*reasons, "its weights are the champion's: whatever differs is chance"])
     reasons += lost or [f"no task type lost more than {max_stratum_loss:g} beyond chance"]
     if better and not lost:
         return Verdict(True, PROMOTED, reasons)
     if worse or lost:
         return Verdict(False, REGRESSION, reasons)
     return Verdict(False, KEPT, reasons)
+
+
+def is_itself(comparison: Mapping[str, Any]) -> bool:
+    """Whether both sides are one version, that is the same weights."""
+    return comparison["a"]["version"] == comparison["b"]["version"]
 
 
 def kept_by_drift(verdict: Verdict, columns: list[str]) -> Verdict:

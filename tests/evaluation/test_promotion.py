@@ -9,9 +9,11 @@ from ratchet.evaluation.promotion import decide, level_of, spending
 from tests.evaluation.fabricate import outcomes
 
 
-def comparison(low: float, high: float, **strata: tuple[float, float]) -> dict:
+def comparison(low: float, high: float, of: tuple[str, str] = ("a", "b"), **strata: tuple[float, float]) -> dict:
     """`strata`: name to (mean, high)."""
     return {
+        "a": {"version": of[0]},
+        "b": {"version": of[1]},
         "panel": "confirm",
         "n": 512,
         "clusters": 12,
@@ -37,6 +39,12 @@ def test_the_rule(found: dict, promoted: bool, event: str) -> None:
     verdict = decide(found, max_stratum_loss=0.15)
     assert (verdict.promoted, verdict.event) == (promoted, event)
     assert "confirm" in verdict.reasons[0] and all("\n" not in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("found", [comparison(0.01, 0.1, ("a", "a")), comparison(-0.1, -0.01, ("a", "a")), comparison(-0.1, 0.1, ("a", "a"), heat=(-0.3, -0.1))])
+def test_a_version_is_neither_better_nor_worse_than_itself(found: dict) -> None:
+    verdict = decide(found, max_stratum_loss=0.15)
+    assert (verdict.promoted, verdict.event) == (False, "model.kept") and "whatever differs is chance" in verdict.reasons[1]
 
 
 def test_the_reason_names_the_task_type_that_lost() -> None:

@@ -34,7 +34,23 @@ def test_a_person_promotes_and_the_reason_stays_on_the_card(three: Path, capsys:
     assert champion(three) == B and (three / "models" / "champion" / "ratchet.json").is_file()
     assert [event.kind for event in outbox.pending(three)] == ["model.promoted"]
     rows = json.loads(call(capsys, "versions", "--json")[1])
-    assert [row["status"] for row in rows] == ["candidate", "champion", "candidate"]
+    assert [(row["status"], row["decided"]) for row in rows] == [("candidate", ""), ("champion", "promoted"), ("candidate", "")]
+
+
+def test_a_version_tells_what_was_decided_about_it_and_why(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nothing was decided about it yet" in call(capsys, "versions", "aaaa")[1]
+    assert call(capsys, "promote", "bbbb", "--reason", "better \x1b[31mby eye", "--by", "Ada")[0] == 0
+    assert call(capsys, "promote", "cccc", "--reason", "terse", "--by", "Ada")[0] == 0
+    assert call(capsys, "rollback", "--reason", "customers complain", "--by", "Bob")[0] == 0
+    lines = call(capsys, "versions", "bbbb")[1].splitlines()
+    assert lines[0].startswith(f"{B}: champion of line quickstart, actor ") and lines[1].startswith("test: 100.0 %")
+    told = [f"{event}, line quickstart, by {who}" for event, who in (("model.promoted", "Ada"), (ROLLED_BACK, "Bob"))]
+    assert [line[17:] for line in lines if line.startswith("20")] == told
+    assert [line for line in lines if line.startswith("  ")] == ["  better [31mby eye", "  customers complain"]
+    decisions = json.loads(call(capsys, "versions", "champion", "--json")[1])["decisions"]
+    assert [one["by"] for one in decisions] == ["Ada", "Bob"]
+    code, _, err = call(capsys, "versions", "ffff")
+    assert code == 2 and "ffff" in err
 
 
 def test_rollback_goes_back_one_champion_at_a_time_and_never_forward(three: Path, capsys: pytest.CaptureFixture[str]) -> None:

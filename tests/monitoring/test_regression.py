@@ -33,6 +33,16 @@ def test_a_stratum_that_lost_is_a_regression_by_its_name() -> None:
     assert found["regression"] and found["verdict"] == WORSE and failed(found) == ["regression.stratum.heat"] and "heat lost 0.300" in found["reasons"][0]
 
 
+def test_a_rounds_version_is_no_worse_than_itself_but_a_look_says_what_it_sees() -> None:
+    """A look plays the same weights again, in an environment that may have changed."""
+    for found in (comparison(-0.1, -0.01, ("a", "a")), comparison(-0.1, 0.1, ("a", "a"), heat=(-0.3, -0.1))):
+        assert judge(found, 0.15)["verdict"] == WORSE
+        learned = judge(found, 0.15, of_weights=True)
+        assert (learned["verdict"], learned["regression"], failed(learned)) == (SAME, False, [])
+    assert judge(comparison(0.01, 0.1, ("a", "a")), 0.15, of_weights=True)["verdict"] == SAME
+    assert judge(comparison(-0.1, -0.01), 0.15, of_weights=True)["verdict"] == WORSE
+
+
 def test_a_reference_of_another_panel_is_refused() -> None:
     with pytest.raises(RatchetError, match="different tasks cannot be compared"):
         compare(outcomes("a", [True] * 24), outcomes("b", [True] * 24, panel_hash="h2"))

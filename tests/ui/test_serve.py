@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -17,7 +19,7 @@ from tests.flows.test_evolve import is_alive
 from tests.page.browser import chromium, tab
 from tests.ui import receivers
 from tests.ui.conftest import ADDRESSES, HOOK, NAMES, Served, until
-from tests.ui.pages import click, keep, submit, text, visit
+from tests.ui.pages import click, fill, keep, submit, text, visit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 EVENT = outbox.Event("model.regression", "run-1", 2, "quickstart", "abc", "round 2: worse <!channel> \x1b[31m", {"source": "run"})
@@ -152,8 +154,7 @@ def test_a_run_of_the_form_is_cancelled_the_waiting_one_resumes_it_and_a_person_
     workers, folder = until(hanging.read_text, "the stage's processes").split(), hanging.parent
     for one in (hang, folder / hang.name):
         one.unlink()
-    # as a schedule does that fires while a run is on
-    second = client.create_flow_run_from_deployment(deployment.id, parameters={"resume": folder.name})
+    second = fired(client, deployment, {"resume": folder.name})
     until(lambda: state_of(client, second) == "AwaitingConcurrencySlot", "the second run to wait")
     assert attempts(folder) == [None] and all(is_alive(pid) for pid in workers)
 
@@ -163,12 +164,32 @@ def test_a_run_of_the_form_is_cancelled_the_waiting_one_resumes_it_and_a_person_
     until(lambda: client.read_flow_run(second.id).state.is_final(), "the second run to end")
     assert state_of(client, second) == "Completed" and attempts(folder) == ["interrupted", "finished"]
     look_at(served, client, second, folder, tmp_path)
-    approved_in_the_browser(served, client)
+    approved_in_the_browser(served, client, tmp_path)
 
 
 def runs(client: Any) -> list[Any]:
     """All but those that schedules have made for the days to come."""
     return [run for run in client.read_flow_runs() if not run.auto_scheduled]
+
+
+def fired(client: Any, deployment: Any, parameters: dict[str, Any]) -> Any:
+    """The run of a schedule whose time has come; the schedule is gone again."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.schedules import IntervalSchedule
+
+    # a time that is over before the server has looked at it is left out, so there is a second one
+    soon = IntervalSchedule(interval=timedelta(minutes=2), anchor_date=datetime.now(UTC) + timedelta(seconds=10))
+    made = DeploymentScheduleCreate(schedule=soon, active=True, parameters=parameters, slug="soon")
+    body = [made.model_dump(mode="json", exclude_none=True)]
+    (there,) = client.request("POST", "/deployments/{id}/schedules", path_params={"id": deployment.id}, json=body).json()
+
+    def due() -> Any:
+        mine = [one for one in client.read_flow_runs() if one.auto_scheduled and one.parameters.get("resume") == parameters["resume"]]
+        return next((one for one in mine if one.state.name != "Scheduled"), None)
+
+    run = until(due, "the schedule to fire")
+    client.delete_deployment_schedule(deployment.id, UUID(there["id"]))
+    return run
 
 
 def from_the_form(served: Served, client: Any, deployment: Any, tmp_path: Path) -> Any:
@@ -202,15 +223,32 @@ def look_at(served: Served, client: Any, run: Any, folder: Path, tmp_path: Path)
         until(lambda: page.evaluate("document.title") == "The report of a run", "the report behind the link")
 
 
-def approved_in_the_browser(served: Served, client: Any) -> None:
+def approved_in_the_browser(served: Served, client: Any, tmp_path: Path) -> None:
     """`ratchet serve` has asked about the run's version; the answer to the suspended run is on file and on the card, with its reason."""
     registry = served.checkout / "registry"
     assert champions.champions(registry) == {}
     question = until(lambda: next((run for run in runs(client) if run.state.name == "Suspended"), None), "the question")
     version = question.parameters["version"]
-    client.resume_flow_run(question.id, run_input={"approve": True, "reason": "read twenty episodes", "by": "Ada"})
+    answered_in_the_form(served, client, question, tmp_path)
     until(lambda: client.read_flow_run(question.id).state.is_final(), "the answer")
     assert state_of(client, question) == "Completed" and champions.champions(registry) == {"quickstart": version}
     (answer,) = (registry / "approvals").glob("*.json")
     assert json.loads(answer.read_text())["reason"] == "read twenty episodes"
     assert [one["by"] for one in cards.read_card(registry, version)["decisions"]] == ["rule", "Ada"]
+
+
+def answered_in_the_form(served: Served, client: Any, question: Any, tmp_path: Path) -> None:
+    """Resume shows what is asked and why the rule wants it, above a form."""
+    reason, by = "read twenty episodes", "Ada"
+    if chromium() is None:
+        client.resume_flow_run(question.id, run_input={"approve": True, "reason": reason, "by": by})
+        return
+    with tab(tmp_path / "third-profile") as page:
+        visit(page, f"{served.url}/runs/flow-run/{question.id}")
+        click(page, "Resume")
+        wanted = ("Submit", f"Shall {question.parameters['version']} ", "above zero")
+        until(lambda: all(one in text(page) for one in wanted), "the question and its form")
+        fields = {"Approve": ("switch", "on"), "Reason": ("textarea", reason), "By": ("textarea", by)}
+        fill(page, fields)
+        keep(page, "prefect-approval", tmp_path)
+        submit(page, fields, lambda: state_of(client, question) != "Suspended")
