@@ -25,7 +25,7 @@ RESAMPLES = 10_000
 MOST_RESAMPLES = 200_000
 STRATUM_RESAMPLES = 20_000  # at most: a stratum's interval serves as a limit on losses
 MIN_CLUSTERS = 6  # with fewer, no share of sign flips is below 1/2^5 = 3 %
-CHUNK = 1_000_000  # drawn weights held at once
+CHUNK = 1_000_000  # drawn clusters held at once
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,11 @@ def _resampled_means(sums: NDArray[np.float64], counts: NDArray[np.float64], res
     """Means of `resamples` draws of C clusters with replacement, `(R,)`; every cluster holds at least one task."""
     rng = np.random.default_rng(seed)
     c = len(sums)
-    even = np.full(c, 1 / c)
     size = max(1, CHUNK // c)
     parts = []
     for start in range(0, resamples, size):
-        weights_RC = rng.multinomial(c, even, size=min(size, resamples - start))
-        parts.append((weights_RC @ sums) / (weights_RC @ counts))
+        drawn_RC = rng.integers(c, size=(min(size, resamples - start), c), dtype=np.int32)
+        parts.append(sums[drawn_RC].sum(1) / counts[drawn_RC].sum(1))
     return np.concatenate(parts)
 
 

@@ -58,8 +58,10 @@ def decide(comparison: dict[str, Any], max_stratum_loss: float) -> Verdict:
     - `model.kept`: everything else; the champion stays
 
     A candidate with the champion's own weights, of a round that learned nothing, is neither better nor worse: where it was sampled, what
-    differs is chance, and once in a while that is more than the spent error. A stratum lost too much when its point loss is above `max_stratum_loss` *and* its gain's upper bound is below zero: a
-    stratum of a dozen tasks loses 0.15 by chance alone, and a limit on the point alone would flap.
+    differs is chance, and once in a while that is more than the spent error.
+
+    A stratum lost too much when its point loss is above `max_stratum_loss` *and* its gain's upper bound is below zero: a stratum of a
+    dozen tasks loses 0.15 by chance alone, and a limit on the point alone would flap.
     """
     gain = comparison["gain"]
     lost = [one["text"] for one in lost_strata(comparison, max_stratum_loss)]
