@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ratchet.models import cpu_attention
 
 NAME = "ratchet"
 GROWTH = 256  # positions
@@ -52,6 +53,8 @@ class Packed:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, H, T, D], key and value [1, K, T, D] → [1, T, H, D]."""
+        if query.device.type == "cpu":
+            return cpu_attention.attend(query, key, value, self.rows, self.back, (), scale)
         heads, size = query.shape[1], query.shape[-1]
         mixed = [self._product(rows, query, key, value, scale) for rows in self.rows]
         laid = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
@@ -70,7 +73,10 @@ class Packed:
         if kv_heads != heads:
             laid_k = laid_k.repeat_interleave(heads // kv_heads, dim=1)
             laid_v = laid_v.repeat_interleave(heads // kv_heads, dim=1)
-        return _causal(laid_q, laid_k, laid_v, scale).transpose(1, 2).reshape(-1, heads * size)
+        laid_q, laid_k = laid_q.to(value.dtype), laid_k.to(value.dtype)  # under autocast rotary positions may have widened them
+        with torch.autocast(query.device.type, enabled=False):  # the types that came are those that are meant
+            mixed = torch.nn.functional.scaled_dot_product_attention(laid_q, laid_k, laid_v, is_causal=True, scale=scale)
+        return mixed.transpose(1, 2).reshape(-1, heads * size)
 
 
 def _of_similar_length(size: np.ndarray) -> Iterator[np.ndarray]:
@@ -81,35 +87,6 @@ def _of_similar_length(size: np.ndarray) -> Iterator[np.ndarray]:
         alike = size[order] >= SIMILAR * size[order[0]]
         yield order[alike]
         order = order[~alike]
-
-
-def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """[S, H, L, D] each."""
-    query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast rotary positions may have widened them
-    if query.device.type == "cpu" and query.dtype == torch.bfloat16 and torch.is_grad_enabled():
-        return _BackInFloat.apply(query, key, value, scale)
-    with torch.autocast(query.device.type, enabled=False):  # the types that came are those that are meant
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
-
-
-class _BackInFloat(torch.autograd.Function):
-    """torch's attention for a CPU, forwards in bfloat16, where it is several times as fast, and backwards in float32, because in
-    bfloat16 it is several times slower there."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        out, spread = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, True, attn_mask=None, scale=scale)
-        ctx.save_for_backward(query, key, value, out, spread)
-        ctx.scale = scale
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        *saved, spread = ctx.saved_tensors
-        query, key, value, out = (one.float() for one in saved)
-        back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        grads = back(grad.float(), query, key, value, out, spread, 0.0, True, attn_mask=None, scale=ctx.scale)
-        return (*(one.to(grad.dtype) for one in grads), None)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ and nothing sees it. Its tokens lie behind those of all trunks in the packed pas
 attention is exactly that of a pass without branches. T histories that are prefixes of one episode then cost |episode| + Σ branches tokens
 instead of Σ_t |h_t| (methods §4). What a branch says, and what is learned from it, is nobody's business here.
 
-Legend: T tokens of all trunks · B tokens of all branches · H query heads · K key heads · G = H / K query heads of one key head · D head size ·
-q branch tokens of a block · n keys of a block.
+Legend: T tokens of all trunks · B tokens of all branches · H query heads · K key heads · D head size · q branch tokens of a block ·
+n keys of a block.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import RatchetError
+from ratchet.models import cpu_attention
 from ratchet.models.attention import NAME, Packed
+from ratchet.models.cpu_attention import Block
 from ratchet.models.parts import TOLERANCE, decoder, head
 from ratchet.models.plain import PlainLlama
 
-LEAST = -60.0
 ROWS = 64  # branch tokens of a block, at least: fewer read fewer keys for nothing, more cost fewer calls (benchmarks/forecast.py)
 
 
@@ -37,19 +38,6 @@ class Run:
     segment: int
     at: int
     size: int
-
-
-@dataclass(frozen=True)
-class Block:
-    """Neighbouring branches of one trunk, whose queries are multiplied together: they read the trunk's tokens `first`..`last` (of T)
-    and their own, `start`..`stop` (of B)."""
-
-    first: int
-    last: int
-    start: int
-    stop: int
-    common: int  # keys that all of its queries see
-    bias: Tensor  # [q, n − common] 0 or −inf
 
 
 @dataclass
@@ -81,10 +69,11 @@ class Branched:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, H, T+B, D], key and value [1, K, T+B, D] → [1, T+B, H, D]."""
+        if query.device.type == "cpu":
+            return cpu_attention.attend(query, key, value, self.trunk.rows, self.trunk.back, self.blocks, scale)
         size = self.tokens
         trunk = self.trunk.attend(query[:, :, :size], key[:, :, :size], value[:, :, :size], scale)
-        branches = _on_gpu(self, query, key, value, scale) if query.device.type == "cuda" else _in_blocks(self, query, key, value, scale)
-        return torch.cat([trunk, branches], 1)
+        return torch.cat([trunk, _on_gpu(self, query, key, value, scale)], 1)
 
     def seen(self) -> Tensor:
         """[T+B, T+B] bool: which token (row) sees which (column). Quadratic, for tests and for explanation; `attend` never builds it."""
@@ -207,93 +196,6 @@ def _bias(runs: Seq[Run]) -> Tensor:
     own = (of[:, None] == of[None, :]) & (place[None, :] <= place[:, None])
     seen = torch.from_numpy(np.concatenate([trunk, own], 1))
     return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
-
-
-def _in_blocks(layout: Branched, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """The branches' rows, [1, B, H, D]. In float32 at least, as the trunk's on a CPU."""
-    size = layout.tokens
-    with torch.autocast(query.device.type, enabled=False):
-        found = _Blocks.apply(*(_exact(x[0]) for x in (query[:, :, size:], key, value)), layout.blocks, size, scale)
-    return found[None].to(query.dtype)
-
-
-def _exact(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-
-
-class _Blocks(torch.autograd.Function):
-    """Attention of a few rows to a slice of the keys and to each other, block by block.
-
-    Written out because the keys of a block are a view here, forwards and backwards: torch's own slices cost a zeroed copy of all keys
-    for each block in the backward pass, and its kernel for CPUs would repeat the keys for every query head. What it keeps for the
-    backward pass are the weights, B × H × n numbers a layer.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], size: int, scale: float) -> Tensor:
-        """query [H, B, D], key and value [K, T+B, D] → [B, H, D]."""
-        out = query.new_empty((query.shape[1], query.shape[0], query.shape[2]))
-        kept = []
-        for block in blocks:
-            rows, keys, values = _rows(query, block, key.shape[0]) * scale, _own(key, block, size), _own(value, block, size)
-            weights = _weights(rows, keys, block)
-            total = weights.sum(-1, keepdim=True)
-            mixed = torch.bmm(weights, values).div_(total)
-            out[block.start : block.stop] = _unrows(mixed, block).transpose(0, 1)
-            kept += [rows, keys, values, weights, total, mixed]
-        ctx.save_for_backward(*kept)
-        ctx.blocks, ctx.size, ctx.scale, ctx.shapes = blocks, size, scale, (query.shape, key.shape)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        [gradient] = gradients
-        kept, size = ctx.saved_tensors, ctx.size
-        d_query = gradient.new_empty(ctx.shapes[0])
-        d_key, d_value = gradient.new_zeros(ctx.shapes[1]), gradient.new_zeros(ctx.shapes[1])
-        for number, block in enumerate(ctx.blocks):
-            rows, keys, values, weights, total, mixed = kept[6 * number : 6 * number + 6]
-            d_rows = _rows(gradient.transpose(0, 1), block, keys.shape[0]) / total  # what is kept are not yet shares
-            _add(d_value, torch.bmm(weights.transpose(1, 2), d_rows), block, size)
-            inner = (d_rows * mixed).sum(-1, keepdim=True)
-            d_scores = torch.bmm(d_rows, values.transpose(1, 2)).sub_(inner).mul_(weights)
-            d_query[:, block.start : block.stop] = _unrows(torch.bmm(d_scores, keys).mul_(ctx.scale), block)
-            _add(d_key, torch.bmm(d_scores.transpose(1, 2), rows), block, size)
-        return d_query, d_key, d_value, None, None, None
-
-
-def _rows(of: Tensor, block: Block, kv_heads: int) -> Tensor:
-    """[H, B, D] → the block's [K, G·q, D]: the query heads of a key head become further rows, so that keys are read once."""
-    return of[:, block.start : block.stop].reshape(kv_heads, -1, of.shape[-1])
-
-
-def _unrows(rows: Tensor, block: Block) -> Tensor:
-    """[K, G·q, D] → [H, q, D]."""
-    return rows.reshape(-1, block.stop - block.start, rows.shape[-1])
-
-
-def _own(of: Tensor, block: Block, size: int) -> Tensor:
-    """[K, T+B, D] → the block's keys [K, n, D]."""
-    return torch.cat([of[:, block.first : block.last], of[:, size + block.start : size + block.stop]], 1)
-
-
-def _weights(rows: Tensor, keys: Tensor, block: Block) -> Tensor:
-    """[K, G·q, n], each row over its largest: torch's own softmax takes twice as long.
-
-    What is hidden gets e^LEAST ≈ 1e-26 in place of 0, far below what float32 adds to a sum of at least one: the exponential of −inf takes
-    ten times as long.
-    """
-    scores = torch.bmm(rows, keys.transpose(1, 2))
-    of_heads = scores.view(scores.shape[0], -1, block.bias.shape[0], scores.shape[-1])
-    of_heads[..., block.common :].add_(block.bias)
-    return scores.sub_(scores.amax(-1, keepdim=True)).clamp_(min=LEAST).exp_()
-
-
-def _add(to: Tensor, gradient: Tensor, block: Block, size: int) -> None:
-    """The reverse of `_own`."""
-    seen = block.last - block.first
-    to[:, block.first : block.last] += gradient[:, :seen]
-    to[:, size + block.start : size + block.stop] += gradient[:, seen:]
 
 
 def _on_gpu(layout: Branched, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

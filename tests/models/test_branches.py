@@ -105,12 +105,15 @@ def test_blocks_compute_what_one_dense_mask_does(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_the_written_out_backward_pass_is_the_derivative() -> None:
-    layout = Branched.of(*LAYOUT)
-    total, size = layout.tokens + sum(run.size for run in LAYOUT[1]), layout.tokens
+@pytest.mark.parametrize("heads", [(4, 2), (3, 3)])
+def test_the_written_out_backward_pass_is_the_derivative(heads: tuple[int, int]) -> None:
+    layout = Branched.of([5, 4, 7], LAYOUT[1])
+    assert sum(one.numel() for one in layout.trunk.rows) > layout.tokens, "a row is filled up"
+    total = layout.tokens + sum(run.size for run in LAYOUT[1])
     torch.manual_seed(0)
-    inputs = [torch.randn(h, n, 3, dtype=torch.float64, requires_grad=True) for h, n in ((4, total - size), (2, total), (2, total))]
-    assert torch.autograd.gradcheck(lambda *given: branches._Blocks.apply(*given, layout.blocks, size, 0.7), inputs)
+    inputs = [torch.randn(1, h, total, 3, dtype=torch.float64, requires_grad=True) for h in (heads[0], heads[1], heads[1])]
+    assert torch.autograd.gradcheck(lambda *given: layout.attend(*given, 0.7), inputs)
+    assert torch.autograd.gradcheck(lambda *given: layout.trunk.attend(*(one[:, :, : layout.tokens] for one in given), 0.7), inputs)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

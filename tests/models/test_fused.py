@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ratchet.models.attention import Packed, _causal
+from ratchet.models.attention import Packed
 from ratchet.models.build import from_scratch
 from ratchet.models.fused import fusable, hidden_states
 from ratchet.models.parts import decoder
@@ -58,10 +58,11 @@ def test_it_has_the_values_and_gradients_of_the_models_own_pass(kv_heads: int, a
 
 def test_attention_in_bfloat16_goes_back_in_float32() -> None:
     generator = torch.Generator().manual_seed(3)
-    query, key, value = (torch.randn(2, 2, 20, 8, generator=generator).bfloat16().requires_grad_() for _ in range(3))
-    weight = torch.randn(2, 2, 20, 8, generator=generator)
-    exact = torch.autograd.grad((_causal(query.float(), key.float(), value.float(), 0.3) * weight).sum(), (query, key, value))
-    mixed = torch.autograd.grad((_causal(query, key, value, 0.3).float() * weight).sum(), (query, key, value))
+    attend = Packed.of([20, 20]).attend
+    query, key, value = (torch.randn(1, 2, 40, 8, generator=generator).bfloat16().requires_grad_() for _ in range(3))
+    weight = torch.randn(1, 40, 2, 8, generator=generator)
+    exact = torch.autograd.grad((attend(query.float(), key.float(), value.float(), 0.3) * weight).sum(), (query, key, value))
+    mixed = torch.autograd.grad((attend(query, key, value, 0.3).float() * weight).sum(), (query, key, value))
     for one, other in zip(exact, mixed, strict=True):
         assert other.dtype == torch.bfloat16
         torch.testing.assert_close(one.float(), other.float(), atol=0.03 * float(one.float().abs().max()), rtol=0)
