@@ -11,7 +11,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG = (
-    "envs/test_conformance", "tasks/test_durability.", "tasks/test_pipeline", "ui/test_serve", "flows/test_evolve", "tasks/test_rollouts",
+    "envs/test_conformance", "tasks/test_durability.", "tasks/test_pipeline", "monitoring/serve/", "flows/test_evolve", "tasks/test_rollouts",
     "models/test_export", "envs/test_scienceworld.", "envs/test_alfworld_engines", "benchmarks/test_peers", "docs/test_site",
     "benchmarks/test_evidence", "tasks/test_served", "flows/test_served_keys", "docs/test_notebook", "rounds/test_rounds",
     "tasks/test_online_rounds",

@@ -16,10 +16,10 @@ from flows.registering import nightly, read_deployments, register
 from ratchet.errors import RatchetError
 from ratchet.store import cards, champions, outbox
 from tests.flows.test_evolve import is_alive
+from tests.monitoring.serve import receivers
+from tests.monitoring.serve.conftest import ADDRESSES, HOOK, NAMES, Served, until
+from tests.monitoring.serve.pages import click, fill, keep, submit, text, visit
 from tests.page.browser import chromium, tab
-from tests.ui import receivers
-from tests.ui.conftest import ADDRESSES, HOOK, NAMES, Served, until
-from tests.ui.pages import click, fill, keep, submit, text, visit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 EVENT = outbox.Event("model.regression", "run-1", 2, "quickstart", "abc", "round 2: worse <!channel> \x1b[31m", {"source": "run"})

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tests.monitoring.serve.conftest import PATIENCE_S, until
 from tests.page.browser import Tab
-from tests.ui.conftest import PATIENCE_S, until
 
 T = TypeVar("T")
 AGAIN_S = 8.0  # a form that has taken a click shows something else well before
