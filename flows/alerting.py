@@ -48,10 +48,10 @@ def _step(root: Path) -> bool:
 
 def _look(root: Path) -> bool:
     waiting = False
-    known = {one.name: one for one in alerts.read_receivers(root)}
     found = {event_id: ones for event_id, ones in outbox.deliveries(root, settled=False).items() if any(_asks(one) for one in ones.values())}
     if not found:
         return False
+    known = {one.name: one for one in alerts.read_receivers(root)}
     import httpx
     from prefect import get_client
 

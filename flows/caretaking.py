@@ -23,19 +23,12 @@ def register_alerts(root: Path, url: str, evolve: str | None, starts: dict[str, 
 
     Returns (receivers that are told, notes about the others). Raises RatchetError where Prefect refuses something.
     """
-    from prefect import get_client
-    from prefect.exceptions import PrefectHTTPStatusError
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
     from flows import receivers
+    from flows.registering import api
 
-    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
-        try:
-            deployment = client.read_deployment_by_name(evolve).id if evolve else None
-            return receivers.register(root, client, deployment, starts)
-        except PrefectHTTPStatusError as error:
-            said = " ".join(error.response.text.split())[:300]
-            raise RatchetError(f"Prefect's API at {url} refused an automation of prefect.yaml: {said}") from None
+    with api(url, "an automation") as client:
+        deployment = client.read_deployment_by_name(evolve).id if evolve else None
+        return receivers.register(root, client, deployment, starts)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from ratchet.evaluation.compare import compare
 from ratchet.evaluation.panels import Panel
 from ratchet.evaluation.summary import summarise
 from ratchet.files import read_json, write_json
-from ratchet.policies.language_model import ModelSpec
 from tasks.common import SKIPPED, Stage
 from tasks.evaluate import play_policy
+from tasks.rollouts import model_spec
 
 LEVEL, RESAMPLES = 0.95, 10_000
 ROWS = 32  # episodes at a time: each has several candidates
@@ -45,15 +45,11 @@ def play_guided(stage: Stage, model: Path, meter: Path, panel: Panel, name: str,
     from ratchet.meter.guidance import GuidedPolicy
     from ratchet.meter.lookahead import Steps, lookahead_of
     from ratchet.meter.meter import Meter, card_of, check_environment
-    from ratchet.models.build import card_of as version_card
 
     env = stage.settings.env
     check_environment(card_of(meter), env.name, transfer, str(meter))
     rows = min(ROWS, stage.settings.evaluate.shard)
-    spec = ModelSpec(
-        model, stage.settings.actor, version_card(model)["version"], env.action_format, rows, stage.settings.evaluate.temperature,
-        env.max_tokens, env.max_reply_tokens,
-    )  # fmt: skip
+    spec = model_spec(model, stage.settings, policy_id=stage.settings.actor, rows=rows, temperature=stage.settings.evaluate.temperature)
     kept = stage.scratch / f"guided-{card_of(meter)['version']}-{candidates}.json"
     with lookahead_of(env, games, panel.name, candidates) as lookahead:
         if kept.is_file():

@@ -1,6 +1,7 @@
 """Deployments of prefect.yaml at Prefect's API: made or renewed, with forms from the flows' parameters; schedules of the UI stay."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,32 @@ def register(root: Path, url: str, deployments: list[dict[str, Any]], schedule: 
 
     Raises RatchetError for a deployment of the same name that belongs to another folder.
     """
-    from prefect import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists, PrefectHTTPStatusError
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.exceptions import ObjectAlreadyExists
 
     names = []
+    with api(url, "a deployment") as client:
+        for pool in sorted({entry["work_pool"]["name"] for entry in deployments}):
+            with suppress(ObjectAlreadyExists):
+                client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=_job_template()))
+        for entry in deployments:
+            names.append(_register(root, client, entry, schedule if entry["entrypoint"] == EVOLVE else None))
+    return names
+
+
+@contextmanager
+def api(url: str, what: str) -> Iterator[Any]:
+    """A client of Prefect's API at `url`. Raises RatchetError where it refuses `what` of prefect.yaml."""
+    from prefect import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         try:
-            for pool in sorted({entry["work_pool"]["name"] for entry in deployments}):
-                with suppress(ObjectAlreadyExists):
-                    client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=_job_template()))
-            for entry in deployments:
-                names.append(_register(root, client, entry, schedule if entry["entrypoint"] == EVOLVE else None))
+            yield client
         except PrefectHTTPStatusError as error:
             said = " ".join(error.response.text.split())[:300]
-            raise RatchetError(f"Prefect's API at {url} refused a deployment of prefect.yaml: {said}") from None
-    return names
+            raise RatchetError(f"Prefect's API at {url} refused {what} of prefect.yaml: {said}") from None
 
 
 def _register(root: Path, client: Any, entry: dict[str, Any], schedule: dict[str, Any] | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ from ratchet.rollout.players import torch_threads
 from ratchet.settings import Settings
 from tasks.common import Progress, Stage
 from tasks.parts import drop_part, read_part, write_part
+
+if TYPE_CHECKING:
+    from ratchet.policies.language_model import ModelSpec
 
 VERBOSITY = 12  # words
 
@@ -72,18 +75,10 @@ def random_policy(settings: Settings) -> Policy:
 
 def model_policy(folder: Path, settings: Settings, *, policy_id: str, rows: int, temperature: float, model: Any = None) -> Policy:
     """A language model of a folder (or an already loaded `model` with that folder's tokenizer) on `rows` rows; of a folder with a
-    critic beside the weights, one that lets it choose among replies.
+    critic beside the weights, one that lets it choose among replies."""
+    from ratchet.models.build import RERANK
 
-    Raises RatchetError where the version learned another action format than `env.action_format`.
-    """
-    from ratchet.models.build import RERANK, card_of
-    from ratchet.policies.language_model import ModelSpec
-
-    env, card = settings.env, card_of(folder)
-    learned = card.get("action_format", env.action_format)
-    if learned != env.action_format:
-        raise RatchetError(f"{folder}: version {card['version']} learned to write actions as {learned}; set env.action_format to {learned}")
-    spec = ModelSpec(folder, policy_id, card["version"], env.action_format, rows, temperature, env.max_tokens, env.max_reply_tokens)
+    spec = model_spec(folder, settings, policy_id=policy_id, rows=rows, temperature=temperature)
     if model is None and (folder / RERANK).is_file():
         from ratchet.critic.rerank import reranking_policy
 
@@ -91,6 +86,18 @@ def model_policy(folder: Path, settings: Settings, *, policy_id: str, rows: int,
     policy = spec.policy(model)
     policy.is_learning = model is not None
     return policy
+
+
+def model_spec(folder: Path, settings: Settings, *, policy_id: str, rows: int, temperature: float) -> ModelSpec:
+    """What makes the policy of a folder. Raises RatchetError where its version learned another action format than `env.action_format`."""
+    from ratchet.models.build import card_of
+    from ratchet.policies.language_model import ModelSpec
+
+    env, card = settings.env, card_of(folder)
+    learned = card.get("action_format", env.action_format)
+    if learned != env.action_format:
+        raise RatchetError(f"{folder}: version {card['version']} learned to write actions as {learned}; set env.action_format to {learned}")
+    return ModelSpec(folder, policy_id, card["version"], env.action_format, rows, temperature, env.max_tokens, env.max_reply_tokens)
 
 
 @contextmanager
