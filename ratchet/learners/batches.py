@@ -18,7 +18,7 @@ from ratchet.episodes.schema import rows_of
 from ratchet.models.attention import Packed
 from ratchet.models.branches import Branched, Run
 
-PROMPT, REPLY, OBSERVATION, FORECAST = 0, 1, 2, 3
+PROMPT, REPLY, OBSERVATION, FORECAST = ROLES = 0, 1, 2, 3
 """Roles of tokens. REPLY: what the policy wrote, end-of-turn included. OBSERVATION: what it read after its first reply,
 PROMPT: what it read before (instruction and first observation), and all else that carries no loss. FORECAST: targets of the
 forecast term, in branches."""
@@ -145,15 +145,22 @@ def silence(one: Sequence, steps: Iterable[int]) -> None:
 
 def masked(one: Sequence, roles: frozenset[int]) -> Sequence:
     """The sequence with a loss on tokens of `roles` alone. Where that leaves none on the trunk, it ends with its last branching point."""
-    kept = np.isin(one.role, list(roles))
+    kept = _carries(one.role, roles)
     role = np.where(kept, one.role, PROMPT).astype(np.int8)
-    branches = tuple(branch for branch in one.branches if np.isin(branch.role, list(roles)).any())
+    branches = tuple(branch for branch in one.branches if _carries(branch.role, roles).any())
     end = len(one.ids) if kept.any() or not branches else branches[-1].at + 1
     reference = None if one.reference_logprobs is None else one.reference_logprobs[:end]
     return replace(
         one, ids=one.ids[:end], role=role[:end], step=one.step[:end], old_logprobs=one.old_logprobs[:end], reference_logprobs=reference,
         branches=branches,
     )  # fmt: skip
+
+
+def _carries(role: np.ndarray, roles: frozenset[int]) -> np.ndarray:
+    """Which tokens have one of `roles`; NumPy's own `isin` takes a hundred times as long on a branch."""
+    table = np.zeros(len(ROLES), bool)
+    table[list(roles)] = True
+    return table[role]
 
 
 def separated(one: Sequence) -> list[Sequence]:
@@ -226,7 +233,7 @@ def micro_batch(sequences: Seq[Sequence], roles: frozenset[int], device: torch.d
     ids = np.concatenate([one.ids for one in sequences])
     role = np.concatenate([one.role for one in sequences])
     positions = np.concatenate([np.arange(n) for n in lengths])
-    chosen = np.flatnonzero(np.isin(role, list(roles)) & (positions > 0))
+    chosen = np.flatnonzero(_carries(role, roles) & (positions > 0))
     offsets = np.cumsum([0, *[len(one.advantages) for one in sequences]])
     step = np.concatenate([one.step + start for one, start in zip(sequences, offsets, strict=False)])
     advantage = np.concatenate([one.advantages for one in sequences])[step]
@@ -287,7 +294,7 @@ def _branched(sequences: Seq[Sequence], roles: frozenset[int]) -> _Branches:
         for branch in one.branches:
             read = len(branch.ids) - 1
             at = np.concatenate([[starts[number] + branch.at], np.arange(end, end + read)])
-            chosen = np.flatnonzero(np.isin(branch.role, list(roles)))
+            chosen = np.flatnonzero(_carries(branch.role, roles))
             parts.append(
                 (branch.ids[:-1], branch.at + 1 + np.arange(read), at[chosen], branch.ids[chosen], branch.role[chosen],
                  np.full(len(chosen), branch.weight, np.float32), np.full(len(chosen), number))

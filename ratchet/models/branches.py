@@ -181,21 +181,19 @@ def _blocks(lengths: list[int], runs: Seq[Run], device: torch.device | str) -> l
         is_last = number + 1 == len(runs) or runs[number + 1].segment != run.segment
         if size >= ROWS or is_last:
             first = int(starts[run.segment])
-            common = gathered[0].at + 1
-            out.append(Block(first, first + run.at + 1, start, start + size, common, _bias(gathered)[:, common:].contiguous().to(device)))
+            out.append(Block(first, first + run.at + 1, start, start + size, gathered[0].at + 1, _bias(gathered).to(device)))
             start, gathered = start + size, []
     return out
 
 
 def _bias(runs: Seq[Run]) -> Tensor:
-    """[q, n] of one block: n = the trunk's tokens up to the last point, then the branches' own."""
+    """[q, n − common] of one block: the trunk's tokens from the first point to the last, then the branches' own."""
     sizes = np.asarray([run.size for run in runs])
     points = np.repeat([run.at for run in runs], sizes)
     of, place = np.repeat(np.arange(len(runs)), sizes), np.arange(sizes.sum())
-    trunk = np.arange(runs[-1].at + 1)[None, :] <= points[:, None]
+    trunk = np.arange(runs[0].at + 1, runs[-1].at + 1)[None, :] <= points[:, None]
     own = (of[:, None] == of[None, :]) & (place[None, :] <= place[:, None])
-    seen = torch.from_numpy(np.concatenate([trunk, own], 1))
-    return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+    return torch.from_numpy(np.where(np.concatenate([trunk, own], 1), np.float32(0), np.float32("-inf")))
 
 
 def _on_gpu(layout: Branched, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
