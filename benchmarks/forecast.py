@@ -53,16 +53,14 @@ PACKAGES = ("torch", "transformers", "accelerate", "numpy")
 class Size:
     """How much is measured."""
 
-    shapes: tuple[tuple[str, Shape], ...]
+    shapes: tuple[tuple[str, Shape, int, int], ...]  # name, shape, and how often what is compared takes its turn: updates, iterations
     long: tuple[int, int, int, int]  # episodes, turns, tokens read and written a turn
     short: tuple[int, int, int, int]
-    rounds: int  # in which everything that is compared takes its turn once
-    iterations: int
     few: int  # episodes of what takes a pass for each prefix
 
 
-FULL = Size((("1M", ONE_MILLION), ("5M", FIVE_MILLION)), (64, 15, 50, 10), (64, 8, 22, 8), 5, 3, 8)
-QUICK = Size((("tiny", TINY),), (6, 5, 20, 10), (6, 3, 10, 8), 2, 1, 2)
+FULL = Size((("1M", ONE_MILLION, 11, 7), ("5M", FIVE_MILLION, 5, 5)), (64, 15, 50, 10), (64, 8, 22, 8), 8)
+QUICK = Size((("tiny", TINY, 2, 1),), (6, 5, 20, 10), (6, 3, 10, 8), 2)
 
 
 def ratios(found: dict[str, list[dict[str, float]]], name: str, over: str, under: str) -> list[float]:
@@ -84,7 +82,7 @@ def of_updates(found: dict[str, list[dict[str, float]]]) -> dict[str, float]:
     }
 
 
-def measure(folder: Path, size: Size, advance: Callable[[], object]) -> tuple[dict[str, float], dict[str, Any]]:
+def measure(folder: Path, size: Size, rounds: int, iterations: int, advance: Callable[[], object]) -> tuple[dict[str, float], dict[str, Any]]:
     """Figures of one model, and what stands beside them."""
 
     def run(what: str, batch: tuple[int, int, int, int], **more: Any) -> Any:
@@ -93,10 +91,10 @@ def measure(folder: Path, size: Size, advance: Callable[[], object]) -> tuple[di
         return result
 
     few = (size.few, *size.long[1:])
-    updates = run("updates", size.long, rounds=size.rounds, ways=(GRPO, SAMPLED, ALL))
-    against = run("updates", few, rounds=size.rounds, ways=(ALL, PER_STEP))
-    short = run("updates", size.short, rounds=size.rounds, ways=(GRPO, SAMPLED, ALL))
-    whole = run("iterations", size.long, rounds=size.iterations, ways=(GRPO, SAMPLED))
+    updates = run("updates", size.long, rounds=rounds, ways=(GRPO, SAMPLED, ALL))
+    against = run("updates", few, rounds=rounds, ways=(ALL, PER_STEP))
+    short = run("updates", size.short, rounds=rounds, ways=(GRPO, SAMPLED, ALL))
+    whole = run("iterations", size.long, rounds=iterations, ways=(GRPO, SAMPLED))
     memory = {way: run("memory", size.long, ways=(way,)) for way in (GRPO, ALL)}
     gap = run("gradients", few)
     figures = of_updates(updates) | {
@@ -133,12 +131,12 @@ def worse(found: Sequence[dict[str, float]]) -> dict[str, float]:
 def run(size: Size, console: Console) -> tuple[dict[str, float], dict[str, Any]]:
     figures, told = [], {}
     with Progress(console=console) as progress:
-        for name, shape in size.shapes:
+        for name, shape, rounds, iterations in size.shapes:
             task = progress.add_task(name, total=7)
             with tempfile.TemporaryDirectory() as folder:
                 tokens = size.long[1] * (size.long[2] + size.long[3])
                 parameters = make_world(Path(folder), tasks=8, shape=shape, context=2 * tokens)
-                found, beside = measure(Path(folder), size, lambda task=task: progress.advance(task))
+                found, beside = measure(Path(folder), size, rounds, iterations, lambda task=task: progress.advance(task))
             figures.append(found)
             told[name] = {"parameters": parameters, "shape": asdict(shape), "figures": found, **beside}
     return worse(figures), {"models": told}
