@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from ratchet.episodes.files import read_table
+from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY
-from ratchet.learners.online import credited
+from ratchet.learners.online import credited, learn
+from ratchet.losses.clipped_surrogate import ClippedSurrogate
 from ratchet.meter.base import make_base
 from ratchet.meter.meter import Meter
 from ratchet.models.build import save_model
@@ -60,6 +63,27 @@ def test_advantages_keep_their_sign_and_their_token_weighted_mean(meter: Meter, 
             changed += not np.array_equal(one.advantages, before.advantages)
             assert one.silent == before.silent and (not one.silent or np.array_equal(one.advantages, before.advantages))
         assert changed and metrics["credit_weight_max"] <= 5 + 1e-9 and metrics["meter_free"] > 0 and 0 <= metrics["c_touched_share"] <= 1
+
+
+def updated(learned: Any) -> np.ndarray:
+    """All weights of an actor behind an update on these episodes."""
+    actor = ActorLearner(tiny.model(len(tiny.template().tokenizer)), [ClippedSurrogate(low=0.2, high=0.28)], optimizer="adamw", batch_tokens=512, max_grad_norm=1.0)
+    learn(actor, learned, steps=1, lr=1e-2, reference=None)
+    return torch.cat([one.detach().flatten() for one in actor.model.parameters()]).numpy()
+
+
+def test_where_every_step_weighs_the_same_an_update_is_grpos_bit_for_bit(meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a meter is off; and with one that has an opinion the update is another."""
+    found = {}
+    for name in ("grpo", "says nothing", "meter"):
+        learned, episodes, steps = batch()
+        if name != "grpo":
+            with monkeypatch.context() as patch:
+                if name == "says nothing":
+                    patch.setattr("ratchet.credit.meter.masses", lambda change, *_, **__: np.zeros(len(change)))
+                StepCredit(staged(tmp_path / name), meter, None).apply(1, learned.sequences, episodes, steps)
+        found[name] = updated(learned)
+    assert np.array_equal(found["grpo"], found["says nothing"]) and not np.array_equal(found["grpo"], found["meter"])
 
 
 def test_what_was_said_is_kept_step_by_step_and_missed_after_a_kill(meter: Meter, tmp_path: Path) -> None:
