@@ -96,6 +96,7 @@ def reading(work: Work) -> dict[str, list[dict[str, float]]]:
     from ratchet.clock import CLOCK
     from ratchet.critic import learner as fitting
     from ratchet.critic.model import Critic
+    from ratchet.learners.batches import shuffled
 
     settings = fitting.FitSettings(1, BUDGET, 1e-4, 0.0, 1.0, 0.99, 0.7, 0.05, True, 0)
     learner = fitting.CriticLearner(Critic(model_of(work), twin=True, seed=0), settings)
@@ -107,7 +108,7 @@ def reading(work: Work) -> dict[str, list[dict[str, float]]]:
         for way in ways if number % 2 == 0 else reversed(ways):
             CLOCK.clear()
             began = time.perf_counter()
-            for batch in fitting._batches(ways[way], BUDGET, 0, number):
+            for batch in shuffled(ways[way], BUDGET, number):
                 learner.update(batch, 1e-5)
             learner.judge(ways[way])
             read = CLOCK.counts["tokens_learned"] + sum(one.size for one in ways[way])
