@@ -104,13 +104,14 @@ def list_versions(line: str | None, json: bool) -> None:
     rows = [
         {
             **{name: one[name] for name in ("version", "line", "round", "status")},
+            "what": one["actor"] if one["kind"] == "actor" else one["kind"],
             **{panel: percent(one[panel]) if one[panel] else "" for panel in ("confirm", "test")},
             "decided": (one["event"] or "").removeprefix("model."),
             "run": one["created_by"],
         }
         for one in versions_table(root(), line)
     ]
-    columns = ["version", "line", "round", "status", "decided", "confirm", "test", "run"]
+    columns = ["version", "what", "line", "round", "status", "decided", "confirm", "test", "run"]
     show(rows, columns, json, f"no versions{f' of line {line}' if line else ''} yet; `ratchet run` makes the first ones")
 
 
