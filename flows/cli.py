@@ -153,7 +153,10 @@ def versions(
     """
     from flows.commands import list_versions, show_version
 
-    list_versions(line, json) if version is None else show_version(version, line, json)
+    if version is None:
+        list_versions(line, json)
+    else:
+        show_version(version, line, json)
 
 
 @app.command(rich_help_panel=VERSIONS)
