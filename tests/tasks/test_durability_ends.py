@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import re
 import resource
 import shutil
@@ -221,6 +222,7 @@ def test_a_record_of_a_stage_that_a_kill_left_empty_is_removed_before_a_run_goes
 
     from flows.mending import mend
 
+    monkeypatch.setattr(logging.getLogger("dvc"), "handlers", [])  # of a command that another test ran here: its stream is closed
     (tmp_path / "in").write_text("1")
     (tmp_path / "dvc.yaml").write_text("stages:\n  one:\n    cmd: cp in out\n    deps: [in]\n    outs: [out]\n")
     monkeypatch.chdir(tmp_path)

@@ -113,7 +113,7 @@ def test_a_gain_that_is_not_shown_is_built_upon_where_the_version_did_better_on_
 def test_a_version_that_solves_what_the_champion_cannot_is_promoted(copy: Path) -> None:
     folder = copy / "data" / "rounds" / "1" / "evaluation"
     rows = read_table(folder / "confirm.parquet", "outcomes").to_pylist()
-    solved = [{**row, "solved": True, "score": 1.0, "truncated": False} for row in rows]
+    solved = [{**row, "version": "better", "solved": True, "score": 1.0, "truncated": False} for row in rows]  # the run's own learned nothing
     write_table(folder / "confirm.parquet", "outcomes", pa.Table.from_pylist(solved, schema=read_table(folder / "confirm.parquet", "outcomes").schema))
     run_stage(copy, "decide", "1")
     found = decision(copy, "1")
