@@ -63,12 +63,12 @@ def decide(comparison: dict[str, Any], max_stratum_loss: float) -> Verdict:
     A stratum lost too much when its point loss is above `max_stratum_loss` *and* its gain's upper bound is below zero: a stratum of a
     dozen tasks loses 0.15 by chance alone, and a limit on the point alone would flap.
     """
-    gain = comparison["gain"]
-    lost = [one["text"] for one in lost_strata(comparison, max_stratum_loss)]
-    better, worse = gain["low"] > 0, gain["high"] < 0
     reasons = [_gain_reason(comparison)]
     if is_itself(comparison):
         return Verdict(False, KEPT, [*reasons, "its weights are the champion's: whatever differs is chance"])
+    gain = comparison["gain"]
+    lost = [one["text"] for one in lost_strata(comparison, max_stratum_loss)]
+    better, worse = gain["low"] > 0, gain["high"] < 0
     reasons += lost or [f"no task type lost more than {max_stratum_loss:g} beyond chance"]
     if better and not lost:
         return Verdict(True, PROMOTED, reasons)

@@ -20,6 +20,7 @@ from ratchet.evaluation.compare import compare
 from ratchet.settings import dump_params, load, render_params
 from tasks.common import Stage
 from tests.tasks.conftest import CHECKOUT, THREADS, lay, order, run_stage
+from tests.tasks.test_drift import solve_everything
 
 OUTS = ("data", "models", "reports")
 
@@ -111,10 +112,7 @@ def test_a_gain_that_is_not_shown_is_built_upon_where_the_version_did_better_on_
 
 
 def test_a_version_that_solves_what_the_champion_cannot_is_promoted(copy: Path) -> None:
-    folder = copy / "data" / "rounds" / "1" / "evaluation"
-    rows = read_table(folder / "confirm.parquet", "outcomes").to_pylist()
-    solved = [{**row, "version": "better", "solved": True, "score": 1.0, "truncated": False} for row in rows]  # the run's own learned nothing
-    write_table(folder / "confirm.parquet", "outcomes", pa.Table.from_pylist(solved, schema=read_table(folder / "confirm.parquet", "outcomes").schema))
+    solve_everything(copy)
     run_stage(copy, "decide", "1")
     found = decision(copy, "1")
     assert found["promoted"] and found["event"] == "model.promoted" and found["champion"]["round"] == 1
