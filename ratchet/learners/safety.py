@@ -12,7 +12,7 @@ from ratchet.errors import RatchetError
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY, Micro, Sequence
 
-SAMPLE = 8  # sequences that are compared where the learner's own pass cannot tell
+SAMPLE, SAMPLE_TOKENS = 8, 4096  # at most so many sequences and tokens are compared where the learner's own pass cannot tell
 
 
 def check_skipped(skipped: int, steps: int, limit: float, section: str) -> None:
@@ -88,9 +88,10 @@ def watching(learner: ActorLearner) -> Iterator[Agreement]:
         learner.terms = terms
 
 
-def sampled_agreement(learner: ActorLearner, sequences: Seq[Sequence], most: int = SAMPLE) -> Agreement:
-    """Of the first `most` sequences, by a pass of their own in full precision."""
-    agreement, sample = Agreement(), sequences[:most]
+def sampled_agreement(learner: ActorLearner, sequences: Seq[Sequence], most: int = SAMPLE, tokens: int = SAMPLE_TOKENS) -> Agreement:
+    """Of the first `most` sequences, those of them that `tokens` hold (one at least), by a pass of their own in full precision."""
+    lengths = np.cumsum([len(one.ids) for one in sequences[:most]])
+    agreement, sample = Agreement(), sequences[: max(1, int((lengths <= tokens).sum()))]
     found = learner.logprobs(sample)
     for one in sample:
         agreement.add(np.abs(found[one.episode_id] - one.old_logprobs)[one.role == REPLY])

@@ -23,7 +23,8 @@ GROWTH = 256  # positions
 SIMILAR = 0.75  # of the longest segment of a group
 SMALLEST = 8  # rows and tokens of a call: below it fp32 results change bits with their number, so smaller calls are filled up
 WASTE = 1.25  # so many times the rows that read may be computed, where that saves the copy of their keys and values
-SCORES = 1 << 21  # query positions × keys of rows that are read together: scores take as many numbers, times the heads
+SCORES = 1 << 21  # query positions × keys of rows that are read together: their mask takes as many numbers, times G
+FEW = 24  # new tokens of a row: below, products written out are quicker than torch's kernel, which never writes the scores to memory
 
 
 @dataclass
@@ -89,7 +90,7 @@ def _of_similar_length(size: np.ndarray) -> Iterator[np.ndarray]:
         order = order[~alike]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Group:
     """Rows of a call with about equally many new tokens, laid out as [g, n] for the products of queries and keys alone."""
 
@@ -101,6 +102,16 @@ class _Group:
     visible: int  # keys that any query of the group may see
     shown: int  # keys that every query of the group sees
     bias: Tensor  # [g, 1, n, visible − shown] 0 or −inf
+    mask: Tensor | None = None  # [g, 1, G·n, visible], made in the first layer
+
+    def masked(self, repeats: int) -> Tensor:
+        """0 or −inf for every query and key, where `repeats` query heads share a key head."""
+        if self.mask is None:
+            width = self.bias.shape[2]
+            whole = self.bias.new_zeros((self.count, repeats, width, self.visible))
+            whole[..., self.shown :] = self.bias
+            self.mask = whole.view(self.count, 1, repeats * width, self.visible)
+        return self.mask
 
 
 @dataclass
@@ -240,12 +251,21 @@ class SlotCache:
         # The G query heads of a key head become further query rows: keys are read once, never repeated.
         shape = (kv_heads, heads // kv_heads, group.count, -1, size)
         grouped = query.view(shape).permute(2, 0, 1, 3, 4).reshape(group.count, kv_heads, -1, size)
+        if group.bias.shape[2] >= FEW:
+            laid_k = seen_k.transpose(2, 3).contiguous()
+            mixed = torch.nn.functional.scaled_dot_product_attention(grouped, laid_k, seen_v, group.masked(heads // kv_heads), scale=1.0)
+            return self._unlaid(mixed, heads)
         scores = torch.matmul(grouped, seen_k)
         scores = scores.view(group.count, kv_heads, heads // kv_heads, -1, group.visible)
         scores[..., group.shown :].add_(group.bias[:, :, None])
         weights = torch.softmax(scores, -1).to(seen_v.dtype).view(group.count, kv_heads, -1, group.visible)
-        mixed = torch.matmul(weights, seen_v).view(group.count, kv_heads, heads // kv_heads, -1, size)
-        return mixed.permute(0, 3, 1, 2, 4).reshape(-1, heads, size)
+        return self._unlaid(torch.matmul(weights, seen_v), heads)
+
+    @staticmethod
+    def _unlaid(mixed: Tensor, heads: int) -> Tensor:
+        """[g, K, G·n, D] → [g·n, H, D]."""
+        count, kv_heads, _, size = mixed.shape
+        return mixed.view(count, kv_heads, heads // kv_heads, -1, size).permute(0, 3, 1, 2, 4).reshape(-1, heads, size)
 
     def _make_room(self, layer: int, like: Tensor) -> None:
         """Room for this call's last position in layer `layer`; what is there stays."""

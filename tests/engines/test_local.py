@@ -90,10 +90,11 @@ def test_decoding_goes_on_right_after_finished_rows_are_dropped(monkeypatch: pyt
         played.check(slot)
 
 
-def test_rows_that_are_read_in_small_pieces_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "values"), [("SCORES", (1, 10**9)), ("FEW", (1, 10**9))])
+def test_rows_read_in_small_pieces_or_by_torchs_kernel_give_the_same_result(monkeypatch: pytest.MonkeyPatch, name: str, values: tuple[int, int]) -> None:
     found = []
-    for scores in (1, 10**9):
-        monkeypatch.setattr(attention, "SCORES", scores)
+    for value in values:
+        monkeypatch.setattr(attention, name, value)
         played, rng = Played(slots=20), np.random.default_rng(4)
         for slot in range(20):
             played.begin(slot, f"e{slot}")

@@ -15,7 +15,7 @@ from ratchet.errors import RatchetError
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY
 from ratchet.learners.online import Credited, credited, learn, minibatches, speaking_groups
-from ratchet.learners.safety import check_agreement, check_skipped
+from ratchet.learners.safety import check_agreement, check_skipped, sampled_agreement
 from ratchet.losses.clipped_surrogate import ClippedSurrogate
 from ratchet.losses.kl import ReferenceKL
 from tests.models import tiny
@@ -149,6 +149,15 @@ def test_where_the_pass_cannot_tell_a_sample_is_compared_in_full_precision(autoc
     batch.sequences[1].old_logprobs[batch.sequences[1].role == REPLY] += 0.5
     metrics = learn(one, batch, steps=1, lr=1e-3, reference=None)
     np.testing.assert_allclose(metrics["logprob_max_diff"], 0.5, rtol=1e-4)
+
+
+def test_that_sample_is_as_many_sequences_as_its_tokens_hold_and_one_at_least() -> None:
+    one = learner(autocast="bf16")
+    sequences = sampled(one, credited(*tables(OUTCOMES), credit="grpo", reward="solved")).sequences
+    longest, each = max(len(sequence.ids) for sequence in sequences), [sequence.n_reply for sequence in sequences]
+    assert sampled_agreement(one, sequences, tokens=1).tokens == each[0]
+    assert sampled_agreement(one, sequences, tokens=2 * longest).tokens in (sum(each[:2]), sum(each[:3]))
+    assert sampled_agreement(one, sequences, most=3).tokens == sum(each[:3])
 
 
 def test_a_difference_that_is_no_number_is_above_every_limit() -> None:
