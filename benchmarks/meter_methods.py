@@ -33,6 +33,8 @@ point, the same command goes on where it was.
   ttg_paper_minus_grpo, ttg_td_minus_grpo    paired differences with their 95 % intervals (_low, _high); ground_… on the proving ground
   seeds, ground_seeds, panel_n               of how many
   step_accuracy_ttg, _steps, _score          balanced accuracy of Δ's direction against the shortest plan (rooms); ground_… against exact values
+  meter_transfer_rooms, _science, _actor     one seed: a meter of larger rooms, of ScienceWorld, and the rooms' own for a smaller actor, each minus
+                                             GRPO with that seed, with intervals over scenes alone
   c_touched_share                            share of the rollouts' successes that hold a transition touched by C
   natural_success, guided_success            of the warm start by itself and guided, 4 candidates; guided_minus_natural (_low, _high), and the
                                              environment steps of both
@@ -45,6 +47,7 @@ examples:
   python benchmarks/meter_methods.py --list                     the arms
 """
 WORLDS = {"": "rooms", "ground_": "ground"}
+TRANSFERS = {"rooms": ("grpo", "other_rooms"), "science": ("grpo", "other_science"), "actor": ("little_grpo", "little_shared")}
 TARGETS = {"ttg": "paper", "steps": "steps", "score": "score"}
 GUIDED_TASKS, CANDIDATES = 128, 4
 
@@ -54,9 +57,11 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
     gaps: list[list[Any]] = []
     for prefix, world in WORLDS.items():
         mine = [arm for arm in found.cells if found.protocol.rules.arms[arm].world == world]
+        seeds = [len(found.cells[arm]) for arm in mine if not found.protocol.rules.arms[arm].smoke]
         if not mine:
             continue
-        told[f"{prefix}seeds"] = min(len(found.cells[arm]) for arm in mine if not found.protocol.rules.arms[arm].smoke)
+        if seeds:
+            told[f"{prefix}seeds"] = min(seeds)
         told[f"{prefix}panel_n"] = found.cells[mine[0]][0]["panel"]["n"]
         warm = found.worlds[world]["panels"][found.protocol.rules.final.panel]
         told[f"{prefix}warm_success"] = round(warm["success"], 4)
@@ -70,6 +75,12 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
         for target, name in TARGETS.items():
             if (arm := prefix + name) in found.cells and "meter_gate_sign" in (first := found.cells[arm][0]["curve"][0]):
                 told[f"{prefix}step_accuracy_{target}"] = round(first["meter_gate_sign"], 4)
+    for name, (without, arm) in TRANSFERS.items():
+        if without in found.cells and arm in found.cells:
+            _, clusters = store.panel(found.cells[arm][0]["panel"]["hash"])
+            gap = paired(found.marks(without)[: len(found.cells[arm])], found.marks(arm), clusters)
+            told |= gap.figures(f"meter_transfer_{name}")
+            gaps.append([f"{found.protocol.rules.arms[arm].label} (one seed)", points(gap.mean, gap.low, gap.high), ""])
     touched = [point["c_touched_share"] for arm in ("paper", "td") for one in found.cells.get(arm, ()) for point in one["curve"] if "c_touched_share" in point]
     if touched:
         told["c_touched_share"] = round(float(np.mean(touched)), 4)

@@ -29,18 +29,29 @@ OF_WORLD = ("env", "prepare", "demonstrate", "actors", "learner", "warm_start", 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is run: `differences` on top of the world's preset, with `seed`, played on `panel` at the end."""
+    """What is run: `differences` on top of the world's preset, with `seed`, played on `panel` at the end. `meter_world` is where its meter
+    is fitted, where that is another one."""
 
     arm: str
     world: World
     differences: Differences
     seed: int
     panel: str
+    meter_world: World | None = None
 
     @cached_property
     def key(self) -> str:
         asked = [self.world.preset, self.world.seed, self.differences, self.seed, self.panel]
-        return sha256_json(asked)[:16]
+        return sha256_json(asked if self.meter_world is None else [*asked, self.meter_world.model_dump()])[:16]
+
+    @cached_property
+    def meter_cell(self) -> Cell | None:
+        """What fits its meter in another world: that world's settings, with this cell's for pool and meter."""
+        if self.meter_world is None:
+            return None
+        own = {key: self.differences[key] for key in ("harvest", "fit_meter") if key in self.differences}
+        settings = merged(self.meter_world.set, own, {"evolve_online": {"meter": {"enabled": True}}})
+        return Cell(self.arm, self.meter_world, settings, self.meter_world.seed, self.panel)
 
     @cached_property
     def params(self) -> dict[str, Any]:
@@ -63,13 +74,14 @@ class Cell:
     def code(self) -> str:
         buffered = self.params["fit_critic"]["enabled"] or self.params["evolve_offline"]["enabled"]
         metered = self.params["evolve_online"]["meter"]["enabled"]
-        return code_version(environment_files(self.params), (*(CRITIC if buffered else ()), *(METER if metered else ())))
+        files = [path for cell in (self, self.meter_cell) if cell is not None for path in environment_files(cell.params)]
+        return code_version(files, (*(CRITIC if buffered else ()), *(METER if metered else ())))
 
 
 def cells_of(protocol: Protocol, arms: list[str], choices: Mapping[str, Differences]) -> list[Cell]:
     """The final cells of `arms`, whose choices are made."""
     return [
-        Cell(arm, protocol.world(arm), protocol.differences(arm, choices[arm]), seed, protocol.rules.final.panel)
+        Cell(arm, protocol.world(arm), protocol.differences(arm, choices[arm]), seed, protocol.rules.final.panel, protocol.meter_world(arm))
         for arm in arms
         for seed in range(1, protocol.rules.arms[arm].seeds + 1)
     ]
@@ -79,7 +91,7 @@ def tuning_cells(protocol: Protocol, arm: str) -> list[tuple[Differences, list[C
     """For each setting that the arm may choose, its cells."""
     own = protocol.rules.tuning
     return [
-        (choice, [Cell(arm, protocol.world(arm), protocol.differences(arm, choice), seed, own.panel) for seed in own.seeds])
+        (choice, [Cell(arm, protocol.world(arm), protocol.differences(arm, choice), seed, own.panel, protocol.meter_world(arm)) for seed in own.seeds])
         for choice in protocol.rules.arms[arm].tune
     ]
 

@@ -35,7 +35,7 @@ def main(folder: Path) -> int:
             make_world(world, asked["params"])
             result = {"panels": {name: played(world, world / "models" / "warm" / asked["actor"], name, asked) for name in asked["panels"]}}
         else:
-            begin_cell(folder, world, asked["params"])
+            begin_cell(folder, world, asked["params"], asked.get("meter"))
             if in_rounds(load(folder / "params.yaml")):
                 model, curve = learn_rounds(folder)
             else:

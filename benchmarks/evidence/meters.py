@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +11,48 @@ from filelock import FileLock
 
 from benchmarks.evidence.workspaces import ROUND, SHARED, lay, link, run_once
 from ratchet.files import read_json, sha256_json, write_json
-from ratchet.settings import Settings, dump_params, load
+from ratchet.settings import Settings, dump_params, load, parse
 from tasks.common import SKIPPED, Stage
 
 OF_METER = ("env", "prepare", "actors", "harvest", "fit_meter")
 GATE = ("accuracy", "majority", "ece", "unparsable")
+METER = f"models/rounds/{ROUND}/meter"
+GIVEN = "given"
+"""What evolve_online.meter.given has to be where a meter comes from another world."""
 
 
-def home_of(world: Path, settings: Settings) -> Path:
-    """The workspace in which the meter of these settings is fitted."""
+def home_of(world: Path, settings: Settings, given: Path | None = None) -> Path:
+    """The workspace in which the meter of these settings is fitted; where one is `given` from another such workspace, in which it is judged."""
     values = settings.model_dump(mode="json")
     own = {key: values[key] for key in OF_METER} | {key: values["evolve_online"]["meter"][key] for key in ("delta", "cost", "terminal", "failure_cost")}
-    return world.parent.parent / "meters" / sha256_json([world.name, own])[:16]
+    asked = [world.name, own] if given is None else [world.name, own, given.name]
+    return world.parent.parent / "meters" / sha256_json(asked)[:16]
 
 
-def share_meter(folder: Path, world: Path) -> None:
-    """Links the meter that a cell's settings mean into it; whoever comes first plays the pool and fits it, with the world's seed."""
-    settings = load(folder / "params.yaml")
-    home = home_of(world, settings)
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{home}.lock"):
-        _fit(home, world, settings)
-    for path in (f"models/rounds/{ROUND}/meter", f"data/rounds/{ROUND}/meter"):
+def share_meter(folder: Path, world: Path, other: Mapping[str, Any] | None = None) -> None:
+    """Links the meter that a cell's settings mean into it; whoever comes first plays the pool and fits it, with the world's seed. With
+    `other` (`world` and `params`) it is that other world's, and the cell's own pool only judges it."""
+    given = None if other is None else _fitted(Path(other["world"]), parse(other["params"]))
+    home = _fitted(world, load(folder / "params.yaml"), given)
+    for path in (METER, f"data/rounds/{ROUND}/meter"):
         link(home / path, folder / path)
 
 
-def _fit(home: Path, world: Path, settings: Settings) -> None:
+def _fitted(world: Path, settings: Settings, given: Path | None = None) -> Path:
+    home = home_of(world, settings, given)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{home}.lock"):
+        _fit(home, world, settings, given)
+    return home
+
+
+def _fit(home: Path, world: Path, settings: Settings, given: Path | None) -> None:
     if (home / "done" / f"fit_meter@{ROUND}").is_file():
         return
     seeded = settings.model_copy(update={"seed": load(world / "params.yaml").seed})
     lay(home, dump_params(seeded.model_dump(mode="json")))
+    if given is not None:
+        link(given / METER, home / GIVEN)
     for path in (*SHARED, "data/demonstrations", f"models/warm/{settings.actor}"):
         link(world / path, home / path)
     link(world / "models" / "warm" / settings.actor, home / "models" / "rounds" / "0" / "start")
@@ -81,6 +94,6 @@ def guided(home: Path, panel: str, tasks: int, candidates: int) -> dict[str, Any
         part = make_panel(panel, read_panel(home / "data" / "panels" / f"{panel}.json").tasks[:tasks])
         stage = Stage(home, settings, "evaluate", ROUND)
         natural, _, _ = play_panel(stage, model, part, panel)
-        found = guide(stage, model, home / "models" / "rounds" / ROUND / "meter", part, panel, candidates, home / "data" / "games", natural, home)
+        found = guide(stage, model, home / METER, part, panel, candidates, home / "data" / "games", natural, home)
         write_json(kept, {**found, "natural": summarise(natural)})
     return read_json(kept)

@@ -7,14 +7,15 @@ It is a YAML file in benchmarks/protocols. Its hash stands in every result, so a
     worlds:                  # where it is played: differences to params.yaml, and the seed of games, demonstrations and warm start
       NAME: {preset: quickstart, seed: 1, set: {…}}
     arms:                    # what is compared: differences on top of the world's
-      NAME: {world: NAME, seeds: 5, label: GRPO, set: {…}, tune: [{…}, {…}], like: ARM, smoke: true}
+      NAME: {world: NAME, seeds: 5, label: GRPO, set: {…}, tune: [{…}, {…}], like: ARM, smoke: true, meter_of: NAME}
     tuning: {panel: select, seeds: [101]}
     final: {panel: test}
     quick: {seeds: 2, tune: 1, set: {…}, without: [ARM]}   # --quick: shows that it works
 
 An arm with `tune` is run with each of these settings, once a tuning seed, and keeps the one with the most success on the tuning
-panel (the first of equals); arms that are tuned have equally many to choose from. `like` takes the choice of another arm. The final
-panel is played by the chosen settings alone, once a seed: 1, 2, …
+panel (the first of equals); arms that are tuned have equally many to choose from. `like` takes the choice of another arm. `meter_of` is
+the world whose pool the arm's meter is fitted on, where that is not its own. The final panel is played by the chosen settings alone, once
+a seed: 1, 2, …
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Arm(Section):
     tune: list[Differences] = Field(default_factory=list)
     like: str | None = None
     smoke: bool = False
+    meter_of: str | None = None
 
 
 class Tuning(Section):
@@ -97,6 +99,11 @@ class Protocol:
     def world(self, arm: str) -> World:
         return self.rules.worlds[self.rules.arms[arm].world]
 
+    def meter_world(self, arm: str) -> World | None:
+        """Where the arm's meter is fitted, None where in its own world."""
+        name = self.rules.arms[arm].meter_of
+        return None if name is None else self.rules.worlds[name]
+
     def differences(self, arm: str, choice: Differences) -> Differences:
         """All that the arm's settings say beside its preset."""
         one = self.rules.arms[arm]
@@ -127,8 +134,9 @@ def read_protocol(path: Path, *, quick: bool = False) -> Protocol:
 def _check(path: Path, rules: Rules) -> None:
     budgets = {}
     for name, arm in rules.arms.items():
-        if arm.world not in rules.worlds:
-            raise RatchetError(f"{path}: arms.{name}.world: there is no world {arm.world!r}; they are {', '.join(rules.worlds)}")
+        for key, world in (("world", arm.world), ("meter_of", arm.meter_of)):
+            if world is not None and world not in rules.worlds:
+                raise RatchetError(f"{path}: arms.{name}.{key}: there is no world {world!r}; they are {', '.join(rules.worlds)}")
         if arm.like is not None and (arm.like not in rules.arms or rules.arms[arm.like].like is not None or arm.tune):
             raise RatchetError(f"{path}: arms.{name}.like: has to name an arm that makes its own choice, and leaves none to make here")
         if arm.tune:

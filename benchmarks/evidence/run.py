@@ -96,15 +96,17 @@ class Runner:
     def _worlds(self, cells: Sequence[Cell], found: Found) -> None:
         """Prepares what the cells begin from, once each, and plays its warm start on the panels."""
         names = {world.model_dump_json(): name for name, world in self.protocol.rules.worlds.items()}
-        missing, by_key = [], {cell.world_key: cell for cell in cells}
+        played = {cell.world_key: cell for cell in cells}
+        meters = {cell.meter_cell.world_key: cell.meter_cell for cell in cells if cell.meter_cell is not None and self.store.find(cell) is None}
+        missing, by_key = [], meters | played
         for key, cell in by_key.items():
-            folder = self._world(cell)
+            folder, panels = self._world(cell), [self.protocol.rules.tuning.panel, self.protocol.rules.final.panel]
             asked = {"kind": "world", "world": str(folder), "params": dump_params(cell.world_params), "actor": next(iter(cell.world_params["actors"]))}
-            asked |= {"panels": [self.protocol.rules.tuning.panel, self.protocol.rules.final.panel], "marks": self.marks}
+            asked |= {"panels": panels if key in played else [], "marks": self.marks}
             if not self._is_done(folder, asked):
                 missing.append((f"world {key}", folder, asked))
         self._processes(missing)
-        for key, cell in by_key.items():
+        for key, cell in played.items():
             result = read_json(self._world(cell) / "result.json")
             panels = {name: {k: v for k, v in one.items() if k != "tasks"} for name, one in result["panels"].items()}
             found.worlds[names[cell.world.model_dump_json()]] = {"key": key, "panels": panels}
@@ -121,6 +123,8 @@ class Runner:
         for cell in waiting.values():
             folder = SCRATCH / "cells" / f"{cell.key}-{cell.code}"
             asked = {"kind": "cell", "world": str(self._world(cell)), "params": dump_params(cell.params), "panels": [cell.panel], "marks": self.marks}
+            if (other := cell.meter_cell) is not None:
+                asked["meter"] = {"world": str(self._world(other)), "params": other.params}
             processes.append((f"{cell.arm}, seed {cell.seed}", folder, asked))
         by_folder = {folder: cell for (_, folder, _), cell in zip(processes, waiting.values(), strict=True)}
 

@@ -60,8 +60,9 @@ def make_world(folder: Path, params: str) -> None:
         run_once(folder, name, key)
 
 
-def begin_cell(folder: Path, world: Path, params: str) -> None:
-    """A workspace at the beginning of its first round, which the world's warm start begins and nothing holds up."""
+def begin_cell(folder: Path, world: Path, params: str, meter: Mapping[str, Any] | None = None) -> None:
+    """A workspace at the beginning of its first round, which the world's warm start begins and nothing holds up. `meter` says in which
+    other `world`, with which `params`, its meter is fitted."""
     lay(folder, params)
     for path in SHARED:
         link(world / path, folder / path)
@@ -78,7 +79,7 @@ def begin_cell(folder: Path, world: Path, params: str) -> None:
     if settings.evolve_online.meter.enabled:
         from benchmarks.evidence.meters import share_meter
 
-        share_meter(folder, world)
+        share_meter(folder, world, meter)
 
 
 def learn(folder: Path) -> Path:

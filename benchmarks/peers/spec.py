@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.quiet import STAGE
 from ratchet.errors import RatchetError
 
 CHECKOUT = Path(__file__).parents[2]
@@ -104,20 +105,24 @@ class Evaluation:
     max_invalid: int = 3
 
 
+THREADS = {name: STAGE[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+"""A peer gains from them as well; whatever the caller's shell says would be another measurement."""
+
+
 def in_process(side: str, spec: Any) -> dict[str, Any]:
     """Runs `benchmarks.peers.SIDE.measure(spec)` (or `MODULE:FUNCTION`) in a new process and returns what it measured.
 
     Raises RatchetError with the end of what the process said where it fails.
     """
     command = [sys.executable, "-m", "benchmarks.peers.child", side, type(spec).__name__, json.dumps(asdict(spec))]
-    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}  # as stages run (flows/quiet.py); the peer gains from it as well
-    quiet |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
+    quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
     return result_of(command, quiet, f"the measuring process for {side}")
 
 
 def result_of(command: list[str], environment: dict[str, str], what: str) -> Any:
-    """What a measuring process prints behind MARK. Raises RatchetError, naming `what` it is, with the end of what it said where it fails."""
-    done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **environment}, capture_output=True, text=True)
+    """What a measuring process, whose threads wait as a stage's do, prints behind MARK. Raises RatchetError, naming `what` it is, with the
+    end of what it said where it fails."""
+    done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **THREADS, **environment}, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     if done.returncode or not lines:
         end = "\n".join((done.stderr or done.stdout).splitlines()[-12:])

@@ -6,7 +6,7 @@ counted. Accelerate places it (CPU, several GPUs, DeepSpeed).
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator, Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -132,16 +132,16 @@ class ActorLearner:
         values = torch.tensor(list(sums.values()), device=self.accelerator.device)
         return dict(zip(sums, self.accelerator.reduce(values, "sum").tolist(), strict=True))
 
-    def _micro_batches(self, batch: Seq[Sequence], terms: Seq[Term]) -> list[Micro]:
-        """This process's micro-batches; every process gets equally many, so that collective calls meet."""
+    def _micro_batches(self, batch: Seq[Sequence], terms: Seq[Term]) -> Iterator[Micro]:
+        """This process's micro-batches, laid out one after the other; every process gets equally many, so that collective calls meet."""
         groups = list(pack(self._wanted(batch, terms), self.batch_tokens))
         roles = frozenset().union(*(term.roles for term in terms))
         processes = self.accelerator.num_processes
         mine = groups[self.accelerator.process_index :: processes]
-        micros = [micro_batch(group, roles, self.accelerator.device) for group in mine]
+        for group in mine:
+            yield micro_batch(group, roles, self.accelerator.device)
         if groups and len(mine) < -(-len(groups) // processes):
-            micros.append(micro_batch(groups[0], frozenset(), self.accelerator.device))  # no loss token: adds nothing
-        return micros
+            yield micro_batch(groups[0], frozenset(), self.accelerator.device)  # no loss token: adds nothing
 
     def _wanted(self, batch: Seq[Sequence], terms: Seq[Term]) -> list[Sequence]:
         """What any of the terms wants, with a loss only where one of those that want it has one, and laid out as `packing` says."""

@@ -55,7 +55,7 @@ class Packed:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, H, T, D], key and value [1, K, T, D] → [1, T, H, D]."""
         if query.device.type == "cpu":
-            return cpu_attention.attend(query, key, value, self.rows, self.back, (), scale)
+            return cpu_attention.attend(query, key, value, self.rows, self.back, scale)
         heads, size = query.shape[1], query.shape[-1]
         mixed = [self._product(rows, query, key, value, scale) for rows in self.rows]
         laid = mixed[0] if len(mixed) == 1 else torch.cat(mixed)

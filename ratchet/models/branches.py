@@ -5,8 +5,8 @@ and nothing sees it. Its tokens lie behind those of all trunks in the packed pas
 attention is exactly that of a pass without branches. T histories that are prefixes of one episode then cost |episode| + Σ branches tokens
 instead of Σ_t |h_t| (methods §4). What a branch says, and what is learned from it, is nobody's business here.
 
-Legend: T tokens of all trunks · B tokens of all branches · H query heads · K key heads · D head size · q branch tokens of a block ·
-n keys of a block.
+Legend: T tokens of all trunks · B tokens of all branches · H query heads · K key heads · D head size · N blocks of a bunch · q most
+branch tokens of its blocks · n most keys of its blocks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ratchet.errors import RatchetError
 from ratchet.models import cpu_attention
-from ratchet.models.attention import NAME, Packed
-from ratchet.models.cpu_attention import Block
+from ratchet.models.attention import NAME, SIMILAR, Packed
+from ratchet.models.cpu_attention import Block, Bunch
 from ratchet.models.parts import TOLERANCE, decoder, head
 from ratchet.models.plain import PlainLlama
 
@@ -50,7 +50,8 @@ class Branched:
     trunk: Packed
     lengths: list[int]
     runs: list[Run]
-    blocks: list[Block]
+    bunches: list[Bunch]
+    back: Tensor  # [B] index into the laid-out positions of all bunches
 
     @classmethod
     def of(cls, lengths: list[int], runs: Seq[Run], device: torch.device | str = "cpu") -> Branched:
@@ -60,7 +61,8 @@ class Branched:
         for run in runs:
             if not 0 <= run.at < lengths[run.segment] or run.size < 1:
                 raise ValueError(f"{run} does not continue a sequence of {lengths[run.segment]} tokens")
-        return cls(Packed.of(lengths, device), lengths, list(runs), _blocks(lengths, runs, device))
+        bunches, back = _bunched(_blocks(lengths, runs), sum(lengths), device)
+        return cls(Packed.of(lengths, device), lengths, list(runs), bunches, back)
 
     @property
     def tokens(self) -> int:
@@ -70,7 +72,7 @@ class Branched:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, H, T+B, D], key and value [1, K, T+B, D] → [1, T+B, H, D]."""
         if query.device.type == "cpu":
-            return cpu_attention.attend(query, key, value, self.trunk.rows, self.trunk.back, self.blocks, scale)
+            return cpu_attention.attend(query, key, value, self.trunk.rows, self.trunk.back, scale, self.bunches, self.back)
         size = self.tokens
         trunk = self.trunk.attend(query[:, :, :size], key[:, :, :size], value[:, :, :size], scale)
         return torch.cat([trunk, _on_gpu(self, query, key, value, scale)], 1)
@@ -169,10 +171,10 @@ def _sees(segment: Tensor, place: Tensor, branch: Tensor, at: Tensor) -> Any:
     return sees
 
 
-def _blocks(lengths: list[int], runs: Seq[Run], device: torch.device | str) -> list[Block]:
+def _blocks(lengths: list[int], runs: Seq[Run]) -> list[tuple[Block, list[Run]]]:
     """Neighbouring branches of a trunk until they have ROWS tokens."""
     starts = np.cumsum([0, *lengths])
-    out: list[Block] = []
+    out: list[tuple[Block, list[Run]]] = []
     start = 0
     gathered: list[Run] = []
     for number, run in enumerate(runs):
@@ -181,19 +183,44 @@ def _blocks(lengths: list[int], runs: Seq[Run], device: torch.device | str) -> l
         is_last = number + 1 == len(runs) or runs[number + 1].segment != run.segment
         if size >= ROWS or is_last:
             first = int(starts[run.segment])
-            out.append(Block(first, first + run.at + 1, start, start + size, gathered[0].at + 1, _bias(gathered).to(device)))
+            out.append((Block(first, first + run.at + 1, start, start + size), gathered))
             start, gathered = start + size, []
     return out
 
 
-def _bias(runs: Seq[Run]) -> Tensor:
+def _bunched(blocks: Seq[tuple[Block, list[Run]]], tokens: int, device: torch.device | str) -> tuple[list[Bunch], Tensor]:
+    """Blocks of similarly many keys together, and where each branch token lies among them. `tokens` is T."""
+    out, laid = list[Bunch](), 0
+    back = np.empty(sum(block.stop - block.start for block, _ in blocks), np.int64)
+    left = sorted(blocks, key=lambda one: -one[0].keys)
+    while left:
+        least = SIMILAR * left[0][0].keys
+        count = next((number for number, (block, _) in enumerate(left) if block.keys < least), len(left))
+        alike, left = left[:count], left[count:]
+        width = max(block.stop - block.start for block, _ in alike)
+        queries, keys = np.zeros((count, width), np.int64), np.zeros((count, alike[0][0].keys), np.int64)
+        mask = np.zeros((count, 1, width, keys.shape[1]), np.float32)
+        for number, (block, runs) in enumerate(alike):
+            size = block.stop - block.start
+            queries[number, :size] = tokens + np.arange(block.start, block.stop)
+            keys[number, : block.keys] = np.concatenate([np.arange(block.first, block.last), queries[number, :size]])
+            mask[number, 0, :size, block.keys :] = -np.inf
+            common = runs[0].at + 1  # all of its queries see them
+            mask[number, 0, :size, common : block.keys] = _bias(runs)
+            back[block.start : block.stop] = laid + number * width + np.arange(size)
+        laid += queries.size
+        out.append(Bunch([block for block, _ in alike], *(torch.from_numpy(one).to(device) for one in (queries, keys, mask))))
+    return out, torch.from_numpy(back).to(device)
+
+
+def _bias(runs: Seq[Run]) -> np.ndarray:
     """[q, n − common] of one block: the trunk's tokens from the first point to the last, then the branches' own."""
     sizes = np.asarray([run.size for run in runs])
     points = np.repeat([run.at for run in runs], sizes)
     of, place = np.repeat(np.arange(len(runs)), sizes), np.arange(sizes.sum())
     trunk = np.arange(runs[0].at + 1, runs[-1].at + 1)[None, :] <= points[:, None]
     own = (of[:, None] == of[None, :]) & (place[None, :] <= place[:, None])
-    return torch.from_numpy(np.where(np.concatenate([trunk, own], 1), np.float32(0), np.float32("-inf")))
+    return np.where(np.concatenate([trunk, own], 1), np.float32(0), np.float32("-inf"))
 
 
 def _on_gpu(layout: Branched, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

@@ -1,27 +1,23 @@
-"""Attention of a packed pass on a CPU, written out: its trunks, and the branches that continue them, in one operation.
+"""Attention of a packed pass on a CPU: its trunks, and the branches that continue them, in one operation.
 
-Trunks go through torch's own kernel, laid out as rows of similar lengths. Branches are multiplied block by block with the keys that
-their block sees, which are a view here, forwards and backwards: torch's slices cost a zeroed copy of all keys for each block in the
-backward pass, its kernel would repeat the keys for every query head, and its joins copy what the trunks say. What is kept for the
-backward pass are inputs, outputs and the logarithm of each row's sum; weights are computed again, which is quicker than to read them
-from memory.
+Both go through torch's own kernel, which never writes the scores to memory: trunks laid out as rows of similar lengths, branches as
+blocks of neighbours with the keys that they see, blocks of similarly many keys together. The query heads of a key head become further
+query rows of a block: keys are not repeated, and the kernel takes six tenths of the time that it needs for as many heads of few rows.
+Keys are picked by index and added up by slices on the way back: torch's own gradient of a slice is a zeroed copy of all keys, and its
+joins copy what the trunks say.
 
 Legend: S segments · L longest segment · T tokens of all trunks · B tokens of all branches · H query heads · K key heads · G = H / K query
-heads of one key head · D head size · q branch tokens of a block · n keys of a block.
+heads of one key head · D head size · N blocks of a bunch · q most branch tokens of its blocks · n most keys of its blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-
-LEAST = -60.0
-"""What is hidden gets e^LEAST ≈ 1e-26 in place of 0, far below what float32 adds to a sum of at least one: the exponential of −inf takes
-ten times as long."""
 
 
 @dataclass(frozen=True)
@@ -33,145 +29,161 @@ class Block:
     last: int
     start: int
     stop: int
-    common: int  # keys that all of its queries see
-    bias: Tensor  # [q, n − common] 0 or −inf
+
+    @property
+    def keys(self) -> int:
+        return self.last - self.first + self.stop - self.start
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, rows: Seq[Tensor], back: Tensor, blocks: Seq[Block], scale: float) -> Tensor:
+@dataclass
+class Bunch:
+    """Blocks that are laid out together; where one has fewer queries or keys than another, anything stands in its row."""
+
+    blocks: list[Block]
+    queries: Tensor  # [N, q] index into the T+B tokens
+    keys: Tensor  # [N, n] likewise: the trunk's tokens, then the block's own
+    mask: Tensor  # [N, 1, q, n] 0 or −inf; rows that stand for nothing see everything, what stands for no key is seen by none but them
+    repeated: dict[tuple[int, torch.dtype], Tensor] = field(default_factory=dict)
+
+    def masked(self, groups: int, dtype: torch.dtype) -> Tensor:
+        """The mask of G query heads, [N, 1, G·q, n]; made in the first layer."""
+        if (groups, dtype) not in self.repeated:
+            self.repeated[groups, dtype] = self.mask.to(dtype).repeat(1, 1, groups, 1)
+        return self.repeated[groups, dtype]
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rows: Seq[Tensor],
+    back: Tensor,
+    scale: float,
+    bunches: Seq[Bunch] = (),
+    branch_back: Tensor | None = None,
+) -> Tensor:
     """query [1, H, T+B, D], key and value [1, K, T+B, D] → [1, T+B, H, D], in the type of `value`.
 
-    `rows` and `back` lay the T tokens out as those of `Packed` (ratchet/models/attention.py). Trunks are computed in the type of `value`,
-    forwards: in bfloat16 that is several times as fast, and backwards several times slower, so the rest is float32 at least.
+    `rows` and `back` lay the T tokens out as those of `Packed` (ratchet/models/attention.py), `bunches` and `branch_back` the B ones. It is
+    computed in the type of `value`, forwards: in bfloat16 that is several times as fast, and backwards several times slower, so that is
+    float32 at least.
     """
     with torch.autocast(query.device.type, enabled=False):  # the types that came are those that are meant
-        return _Attention.apply(query[0], key[0], value[0], rows, back, blocks, scale)[None]
+        return _Attention.apply(query[0], key[0], value[0], rows, back, scale, bunches, branch_back)[None]
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: Seq[Tensor], back: Tensor, blocks: Seq[Block], scale: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rows: Seq[Tensor],
+        back: Tensor,
+        scale: float,
+        bunches: Seq[Bunch],
+        branch_back: Tensor | None,
     ) -> Tensor:
         """query [H, T+B, D], key and value [K, T+B, D] → [T+B, H, D]."""
-        heads, kv_heads, size = len(query), len(key), query.shape[-1]
-        out = value.new_empty((query.shape[1], heads, size))
-        kept, mixed = [], []
-        for places in rows:
-            laid = [_laid(one.to(value.dtype), places) for one in (query, key, value)]
-            repeated = [laid[0], *(_repeated(one, heads) for one in laid[1:])]
-            found, spread = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*repeated, 0.0, True, attn_mask=None, scale=scale)
-            mixed.append(found.transpose(1, 2).reshape(-1, heads * size))
-            kept += [*laid, found, spread]
-        torch.index_select(mixed[0] if len(mixed) == 1 else torch.cat(mixed), 0, back, out=out[: len(back)].view(len(back), heads * size))
-        exact = [_exact(one) for one in (query, key, value)] if blocks else []
-        sums = []
-        for block in blocks:
-            part, keys, values = (_rows(exact[0], block, len(back), kv_heads) * scale, *(_own(one, block, len(back)) for one in exact[1:]))
-            scores = _scores(part, keys, block)
-            most = scores.amax(-1, keepdim=True)
-            weights = _exponential(scores.sub_(most), block)
-            total = weights.sum(-1, keepdim=True)
-            out[len(back) + block.start : len(back) + block.stop] = _unrows(torch.bmm(weights, values).div_(total), block).transpose(0, 1)
-            sums.append(most.add_(total.log_()))
-        ctx.save_for_backward(query, key, value, out, back, *rows, *kept, *sums)
-        ctx.blocks, ctx.scale, ctx.groups = blocks, scale, len(rows)
+        out = value.new_empty((query.shape[1], len(query), query.shape[-1]))
+        kept: list[Tensor] = []
+        _forward(query, key, value, [(places, places, None) for places in rows], back, out[: len(back)], kept, scale)
+        if bunches and branch_back is not None:
+            masked = [(one.queries, one.keys, one.masked(len(query) // len(key), value.dtype)) for one in bunches]
+            _forward(query, key, value, masked, branch_back, out[len(back) :], kept, scale)
+        ctx.save_for_backward(back, branch_back, *rows, *kept)
+        ctx.bunches, ctx.scale, ctx.rows = bunches, scale, len(rows)
+        ctx.shapes = [(one.shape, one.dtype) for one in (query, key, value)]
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, back, *saved = ctx.saved_tensors
-        rows, kept, sums = saved[: ctx.groups], saved[ctx.groups : 6 * ctx.groups], saved[6 * ctx.groups :]
-        gradient = _exact(gradients[0])  # [T+B, H, D]
-        size, kv_heads, scale = len(back), len(key), ctx.scale
-        found = [torch.empty(one.shape, dtype=gradient.dtype, device=one.device) for one in (query, key, value)]
-        _back_through_trunks(gradient[:size], rows, back, kept, scale, found)
-        d_query, d_key, d_value = found
-        if ctx.blocks:
-            exact = [_exact(one) for one in (query, key, value)]
-            upstream, said = (one[size:].transpose(0, 1) for one in (gradient, _exact(out)))
-            inner = (upstream * said).sum(-1, keepdim=True)  # [H, B, 1]
-            d_key[:, size:] = 0
-            d_value[:, size:] = 0
-            for block, total in zip(ctx.blocks, sums, strict=True):
-                part, keys, values = (_rows(exact[0], block, size, kv_heads) * scale, *(_own(one, block, size) for one in exact[1:]))
-                weights = _exponential(_scores(part, keys, block).sub_(total), block)
-                d_part = _rows(upstream, block, 0, kv_heads)
-                _add(d_value, torch.bmm(weights.transpose(1, 2), d_part), block, size)
-                d_scores = torch.bmm(d_part, values.transpose(1, 2)).sub_(_rows(inner, block, 0, kv_heads)).mul_(weights)
-                d_query[:, size + block.start : size + block.stop] = _unrows(torch.bmm(d_scores, keys).mul_(scale), block)
-                _add(d_key, torch.bmm(d_scores.transpose(1, 2), part), block, size)
-        return (*(one.to(given.dtype) for one, given in zip(found, (query, key, value), strict=True)), None, None, None, None)
+        back, branch_back, *saved = ctx.saved_tensors
+        rows, kept = saved[: ctx.rows], saved[ctx.rows :]
+        gradient, size = _exact(gradients[0]), len(back)  # [T+B, H, D]
+        found = [torch.empty(shape, dtype=gradient.dtype, device=gradient.device) for shape, _ in ctx.shapes]
+        trunks = _backward(gradient[:size], [(places, None) for places in rows], back, kept[: KEPT * ctx.rows], ctx.scale)
+        for place, whole in enumerate(found):
+            parts = [part[place].transpose(0, 1).flatten(1, 2) for part in trunks]  # [h, S·L, D]
+            whole[:, :size] = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).index_select(1, back)
+        if ctx.bunches:
+            groups = len(found[0]) // len(found[1])
+            masked = [(one.queries, one.masked(groups, gradient.dtype)) for one in ctx.bunches]
+            branches = _backward(gradient[size:], masked, branch_back, kept[KEPT * ctx.rows :], ctx.scale)
+            queries = [part[0].transpose(0, 1).flatten(1, 2) for part in branches]
+            found[0][:, size:] = (queries[0] if len(queries) == 1 else torch.cat(queries, 1)).index_select(1, branch_back)
+            for bunch, (_, *parts) in zip(ctx.bunches, branches, strict=True):
+                for whole, part in zip(found[1:], parts, strict=True):
+                    for block, one in zip(bunch.blocks, part, strict=True):
+                        seen, own = block.last - block.first, block.stop - block.start
+                        whole.narrow(1, block.first, seen).add_(one.narrow(1, 0, seen))  # += would copy the sum once more
+                        whole.narrow(1, size + block.start, own).copy_(one.narrow(1, seen, own))
+        return (*(one.to(dtype) for one, (_, dtype) in zip(found, ctx.shapes, strict=True)), None, None, None, None, None)
 
 
-def _back_through_trunks(gradient: Tensor, rows: Seq[Tensor], back: Tensor, kept: Seq[Tensor], scale: float, into: Seq[Tensor]) -> None:
-    """Writes the gradients of the trunks' queries, keys and values, [h, :T, D] each. gradient [T, H, D]."""
+KEPT = 5
+"""Tensors that `_forward` keeps of a layout."""
+
+
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layouts: Seq[tuple[Tensor, Tensor, Tensor | None]],
+    back: Tensor,
+    out: Tensor,
+    kept: list[Tensor],
+    scale: float,
+) -> None:
+    """Writes what queries find into `out` [t, H, D]: laid out as (places of queries, of keys, mask or None where they are causal), `back`
+    [t] says where each lies there."""
+    heads, size, mixed = len(query), query.shape[-1], []
+    for queries, keys, mask in layouts:
+        laid = (_laid(query, queries, value.dtype), _laid(key, keys, value.dtype), _laid(value, keys, value.dtype))
+        given = _given(*laid, is_causal=mask is None)
+        found, spread = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*given, 0.0, mask is None, attn_mask=mask, scale=scale)
+        mixed.append(found.reshape(laid[0].shape).transpose(1, 2).reshape(-1, heads * size))
+        kept += [*(laid if mask is None else given), found, spread]  # repeated keys are not worth their memory
+    torch.index_select(mixed[0] if len(mixed) == 1 else torch.cat(mixed), 0, back, out=out.view(len(back), heads * size))
+
+
+def _backward(
+    gradient: Tensor, layouts: Seq[tuple[Tensor, Tensor | None]], back: Tensor, kept: Seq[Tensor], scale: float
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """The gradients of each layout's queries [N, H, q, D], keys and values [N, K, n, D]. gradient [t, H, D]."""
     heads, size = gradient.shape[1:]
-    laid = gradient.new_zeros((sum(one.numel() for one in rows), heads * size))  # what fills a row up has none
+    laid = gradient.new_zeros((sum(places.numel() for places, _ in layouts), heads * size))  # what fills a row up has none
     laid.index_copy_(0, back, gradient.reshape(len(back), -1))
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    parts: tuple[list[Tensor], ...] = ([], [], [])
-    for number, (places, upstream) in enumerate(zip(rows, laid.split([one.numel() for one in rows]), strict=True)):
-        *inputs, out, spread = kept[5 * number : 5 * number + 5]
+    parts = []
+    for number, ((places, mask), upstream) in enumerate(zip(layouts, laid.split([places.numel() for places, _ in layouts]), strict=True)):
+        *inputs, out, spread = kept[KEPT * number : KEPT * (number + 1)]
         query, key, value = (_exact(one) for one in inputs)
-        repeated = (query, _repeated(key, heads), _repeated(value, heads))
-        upstream = upstream.view(*places.shape, heads, size).transpose(1, 2)
-        found = backward(upstream, *repeated, _exact(out), spread, 0.0, True, attn_mask=None, scale=scale)
-        for part, one, given in zip(parts, found, inputs, strict=True):
-            whole = one if one.shape[1] == given.shape[1] else one.unflatten(1, (given.shape[1], -1)).sum(2)
-            part.append(whole.transpose(0, 1).flatten(1, 2))  # [h, S·L, D]
-    for part, whole in zip(parts, into, strict=True):
-        whole[:, : len(back)] = (part[0] if len(part) == 1 else torch.cat(part, 1)).index_select(1, back)
+        given = _given(query, key, value, is_causal=True) if mask is None else (query, key, value)
+        upstream = upstream.view(*places.shape, heads, size).transpose(1, 2).reshape(given[0].shape)
+        d_query, *others = backward(upstream, *given, _exact(out), spread, 0.0, mask is None, attn_mask=mask, scale=scale)
+        d_key, d_value = (one if one.shape == of.shape else one.unflatten(1, (of.shape[1], -1)).sum(2) for one, of in zip(others, inputs[1:], strict=True))
+        parts.append((d_query.reshape(len(places), heads, -1, size), d_key, d_value))
+    return parts
 
 
-def _laid(of: Tensor, places: Tensor) -> Tensor:
-    """[h, T+B, D] → [S, h, L, D]."""
-    return of.index_select(1, places.flatten()).view(len(of), *places.shape, -1).transpose(0, 1)
+def _given(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """What the kernel gets of query [N, H, q, D], key and value [N, K, n, D]: keys repeated for every query head where a mask of its own
+    needs the rows in their order, else the query heads of a key head as further rows, [N, K, G·q, D]."""
+    count, kv_heads, _, size = key.shape
+    if kv_heads == query.shape[1]:
+        return query, key, value
+    if not is_causal:
+        return query.reshape(count, kv_heads, -1, size), key, value
+    groups = query.shape[1] // kv_heads
+    return query, key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
 
 
-def _repeated(laid: Tensor, heads: int) -> Tensor:
-    """[S, K, L, D] → [S, H, L, D]."""
-    return laid if laid.shape[1] == heads else laid.repeat_interleave(heads // laid.shape[1], dim=1)
+def _laid(of: Tensor, places: Tensor, dtype: torch.dtype) -> Tensor:
+    """[h, T+B, D] → [N, h, L, D]."""
+    return of.to(dtype).index_select(1, places.flatten()).view(len(of), *places.shape, -1).transpose(0, 1)
 
 
 def _exact(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-
-
-def _rows(of: Tensor, block: Block, size: int, kv_heads: int) -> Tensor:
-    """[H, T+B, d] → the block's [K, G·q, d]: the query heads of a key head become further rows, so that keys are read once."""
-    return of[:, size + block.start : size + block.stop].reshape(kv_heads, -1, of.shape[-1])
-
-
-def _unrows(rows: Tensor, block: Block) -> Tensor:
-    """[K, G·q, D] → [H, q, D]."""
-    return rows.reshape(-1, block.stop - block.start, rows.shape[-1])
-
-
-def _own(of: Tensor, block: Block, size: int) -> Tensor:
-    """[K, T+B, D] → the block's keys [K, n, D]."""
-    return torch.cat([of[:, block.first : block.last], of[:, size + block.start : size + block.stop]], 1)
-
-
-def _scores(rows: Tensor, keys: Tensor, block: Block) -> Tensor:
-    """[K, G·q, n], −inf where a query does not see a key."""
-    scores = torch.bmm(rows, keys.transpose(1, 2))
-    _of_some(scores, block).add_(block.bias)
-    return scores
-
-
-def _exponential(scores: Tensor, block: Block) -> Tensor:
-    """In place: torch's own softmax takes twice as long."""
-    _of_some(scores, block).clamp_(min=LEAST)
-    return scores.exp_()
-
-
-def _of_some(scores: Tensor, block: Block) -> Tensor:
-    """[K, G, q, n − common]: of the keys that not all of the block's queries see."""
-    return scores.view(len(scores), -1, block.stop - block.start, scores.shape[-1])[..., block.common :]
-
-
-def _add(to: Tensor, gradient: Tensor, block: Block, size: int) -> None:
-    """The reverse of `_own`."""
-    seen = block.last - block.first
-    to[:, block.first : block.last] += gradient[:, :seen]
-    to[:, size + block.start : size + block.stop] += gradient[:, seen:]
