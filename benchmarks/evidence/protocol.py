@@ -102,7 +102,10 @@ class Protocol:
     def meter_world(self, arm: str) -> World | None:
         """Where the arm's meter is fitted, None where in its own world."""
         name = self.rules.arms[arm].meter_of
-        return None if name is None else self.rules.worlds[name]
+        if name is None:
+            return None
+        world = self.rules.worlds[name]
+        return world.model_copy(update={"set": merged(world.set, self.more)})
 
     def differences(self, arm: str, choice: Differences) -> Differences:
         """All that the arm's settings say beside its preset."""

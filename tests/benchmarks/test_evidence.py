@@ -143,12 +143,14 @@ class Instant:
     """In place of a process: writes a result at once, or fails. Success is the learning rate."""
 
     started: list[Path] = []
+    asked: list[dict[str, Any]] = []
     fails: str | None = None
 
     def __init__(self, folder: Path) -> None:
         asked = read_json(folder / "cell.json")
         self.returncode = 0
         Instant.started.append(folder)
+        Instant.asked.append(asked)
         if self.fails and self.fails in json.dumps(asked):
             (folder / "log").write_text("first line\nerror: the disk is full\n")
             self.returncode = 2
@@ -173,6 +175,7 @@ def instant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Instant]:
     monkeypatch.setattr(cells, "code_version", lambda *_: "c" * 12)
     monkeypatch.setattr(run, "SCRATCH", tmp_path / "scratch")
     monkeypatch.setattr(Instant, "started", [])
+    monkeypatch.setattr(Instant, "asked", [])
     monkeypatch.setattr(Instant, "fails", None)
     return Instant
 
@@ -194,6 +197,26 @@ def test_each_cell_is_run_once_and_the_choice_with_most_success_is_looked_at(ins
     assert len(strata) == 10 and clusters[3] == "c3"
     assert found().cells == first.cells and len(instant.started) == 7, "nothing is run again"
     assert "| one | tuning, select | lr 0.2 | 20.0 % | chosen |" in all_runs(first)
+
+
+def test_a_meter_of_another_world_is_fitted_there_with_the_arms_pool_and_the_world_is_made_and_not_played(
+    instant: type[Instant], tmp_path: Path
+) -> None:
+    arms = {"one": {**RULES["arms"]["one"], "seeds": 1, "set": {"evolve_online": {"meter": {"enabled": True, "given": "given"}}, "harvest": {"episodes": 9}}}}
+    arms["other"] = {**arms["one"], "meter_of": "b", "tune": [], "like": "one", "set": {}}
+    worlds = {**RULES["worlds"], "b": {"preset": "smoke", "seed": 3, "set": {"env": {"max_steps": 5}}}}
+    one = protocol(tmp_path, worlds=worlds, arms=arms)
+    own, other = (cells_of(one, [arm], {arm: {}})[0] for arm in ("one", "other"))
+    assert own.meter_cell is None and other.meter_cell is not None and own.key != other.key
+    assert own.key == replace(own, meter_world=None).key and other.world_key == own.world_key != other.meter_cell.world_key
+    there = other.meter_cell.params
+    assert (there["seed"], there["env"]["max_steps"], there["harvest"]["episodes"], there["evolve_online"]["meter"]["given"]) == (3, 5, 9, None)
+    Runner(one, Store(tmp_path / "cells"), jobs=1, marks={}).run(["one", "other"])
+    asked = instant.asked
+    assert [one["panels"] for one in asked if one["kind"] == "world"] == [["select", "test"], []]
+    assert [bool(one.get("meter")) for one in asked if one["kind"] == "cell"] == [False, False, False, True]
+    with pytest.raises(RatchetError, match=r"arms\.other\.meter_of: there is no world 'c'"):
+        protocol(tmp_path, arms={**arms, "other": {**arms["other"], "meter_of": "c"}}, worlds=worlds)
 
 
 def test_a_cell_that_was_done_when_everything_was_killed_is_kept_and_not_run_again(instant: type[Instant], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,3 +358,25 @@ def test_a_cell_is_learned_and_played_by_the_stages_and_goes_on_where_it_was_kil
     panel = first["panels"]["test"]
     assert len(panel["marks"]["solved"]) == len(panel["marks"]["refused"]) == len(panel["tasks"]) == 8
     assert len(first["curve"]) == 2 and all("replayed_groups" in point and "forecast_targets" in point for point in first["curve"])
+
+
+def test_a_meter_that_another_world_fitted_is_judged_on_the_own_pool_and_used(tmp_path: Path) -> None:
+    from benchmarks.evidence import meters, workspaces
+
+    one = read_protocol(Path(__file__).parents[2] / "benchmarks" / "protocols" / "meter_methods.yaml", quick=True)
+    sizes = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "mlp": 32, "tokens": 3000}
+    tiny = {"prepare": {"games": {"train": 60, "select": 4, "test": 8}}, "demonstrate": {"episodes": 60}, "actors": {"actor": sizes, "small": sizes}}
+    [cell] = cells_of(one, ["other_rooms"], {"other_rooms": {}})
+    assert cell.meter_cell is not None
+    cell = replace(cell, differences=merged(cell.differences, tiny, {"evolve_online": {"iterations": 1, "keep_every": 1}}))
+    there = replace(cell.meter_cell, differences=merged(cell.meter_cell.differences, tiny))
+    for name, made in (("here", cell), ("there", there)):
+        workspaces.make_world(tmp_path / "worlds" / name, run.dump_params(made.world_params))
+    meter = {"world": str(tmp_path / "worlds" / "there"), "params": there.params}
+    folder = tmp_path / "cells" / "one"
+    workspaces.begin_cell(folder, tmp_path / "worlds" / "here", run.dump_params(cell.params), meter)
+    [fitted], [judged] = ([home for home in (tmp_path / "meters").glob("*/") if (home / meters.GIVEN).is_symlink() is given] for given in (False, True))
+    card = read_json(folder / meters.METER / "meter.json")
+    assert card == read_json(fitted / meters.METER / "meter.json"), "it is the other world's"
+    assert (judged / "data/rounds/1/harvest/episodes.parquet").is_file() and meters.gate_of(folder)["meter_gate_accuracy"] >= 0
+    workspaces.learn(folder)
