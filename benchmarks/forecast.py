@@ -25,7 +25,8 @@ ABOUT = """\
 Measures updates and whole iterations of GRPO with and without the forecast term (K = 2: at a point of an episode the next three actions
 are asked for) on the speed batch: 64 episodes of 15 turns, 50 tokens read and 10 written a turn, of which 8 are the action's. Every
 episode has forecasts, as if all were successes; with the paper's gate only the successes have, so these are upper bounds. Llamas of 1M
-and 5M parameters from scratch, fp32; a figure is the worse of the two. What is compared takes turns in one process.
+and 5M parameters from scratch, fp32; a figure is the worse of the two. What is compared takes turns in one process,
+a quarter of the batch at a time; an iteration's rollouts, which are the same whatever is learned from them, are played once for both.
 
   token_cost_ratio            time a token of a pass with branches over that of one without
   update_overhead_all         an update with forecasts at every prefix over GRPO's, minus one

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from benchmarks.peers.spec import MARK, Iteration, peak_mb, resident_mb, result_of
 
 GRPO, SAMPLED, ALL, PER_STEP = "grpo", "two prefixes", "every prefix", "a pass a prefix"
 PREFIXES: dict[str, Any] = {SAMPLED: 2, ALL: "all", PER_STEP: "all"}
 BUDGET, SAMPLES, HORIZON, WEIGHT = 4096, 8, 2, 0.01
+PART = 16  # episodes that a way updates on before it is another's turn: a machine is faster now and slower then, for seconds or minutes
 
 
 @dataclass(frozen=True)
@@ -114,18 +117,36 @@ class Ways:
 
 
 def updates(work: Work) -> dict[str, list[dict[str, float]]]:
-    """Every way once a round, in changing order, behind an update on a few episodes that warms up."""
+    """Sums over each round's batch, which the ways take by turns, PART episodes at a time and in changing order; behind an update on a few
+    episodes that warms up."""
     ways = Ways(work)
     vocab = ways.model.config.vocab_size
-    few = batch_of(Work(**{**asdict(work), "episodes": 4}), vocab, 0)
+    few = batch_of(replace(work, episodes=4), vocab, 0)
     for way in work.ways:
         ways.update(way, *few)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in work.ways}
     for number in range(work.rounds):
-        batch = batch_of(work, vocab, number + 1)
-        for way in work.ways if number % 2 == 0 else work.ways[::-1]:
-            found[way].append(ways.update(way, *batch))
+        parts = _parts(work)
+        timed = []
+        for part, size in enumerate(parts):
+            batch = batch_of(replace(work, episodes=size), vocab, 1 + number * len(parts) + part)
+            timed.append({way: ways.update(way, *batch) for way in _turns(work, number + part)})
+        for way in work.ways:
+            found[way].append(_sum([one[way] for one in timed]))
     return found
+
+
+def _parts(work: Work) -> list[int]:
+    """Episodes of each part of a batch."""
+    return [min(PART, work.episodes - start) for start in range(0, work.episodes, PART)]
+
+
+def _turns(work: Work, number: int) -> tuple[str, ...]:
+    return work.ways if number % 2 == 0 else work.ways[::-1]
+
+
+def _sum(parts: list[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(part[name] for part in parts) for name in parts[0]}
 
 
 def memory(work: Work) -> dict[str, float]:
@@ -142,7 +163,7 @@ def gradients(work: Work) -> dict[str, float]:
     """How far the gradients of branches are from those of a pass for each prefix, the worst tensor and the one in the middle."""
     import statistics
 
-    ways = Ways(Work(**{**asdict(work), "ways": (ALL, PER_STEP)}))
+    ways = Ways(replace(work, ways=(ALL, PER_STEP)))
     batch = batch_of(work, ways.model.config.vocab_size, 1)
     kept: dict[str, dict[str, Any]] = {}
     for way, learner in ways.learners.items():
@@ -159,22 +180,31 @@ def gradients(work: Work) -> dict[str, float]:
 
 
 def iterations(work: Work) -> dict[str, list[dict[str, float]]]:
-    """Whole iterations in the world of benchmarks/peers, where each episode has all its turns: rollouts, credit, forecasts, one step."""
+    """Whole iterations in the world of benchmarks/peers, where each episode has all its turns: rollouts, credit, forecasts, one update.
+
+    No way changes a rollout, so each round's are played once, and their seconds are part of both ways'; the rest is taken by turns, PART
+    episodes at a time.
+    """
+    import pyarrow.compute as pc
+
     from benchmarks.peers.ours import FACTORY, STEP_LIMIT_S, rollout
     from benchmarks.peers.world import next_tasks, tasks_of
     from ratchet.clock import CLOCK
     from ratchet.envs.pool import EnvPool
     from ratchet.learners.online import credited, learn
 
-    ways, tasks = Ways(work), tasks_of(Path(work.folder))
+    ways, tasks, samples = Ways(work), tasks_of(Path(work.folder)), min(SAMPLES, work.episodes)
     found: dict[str, list[dict[str, float]]] = {way: [] for way in work.ways}
 
-    def iterate(way: str, number: int, turns: int) -> dict[str, float]:
-        samples = min(SAMPLES, work.episodes)
+    def played(number: int, turns: int) -> tuple[Any, Any, float]:
         spec = Iteration(work.folder, turns, -(-work.episodes // samples), samples, work.read, work.write)
-        CLOCK.clear()
         began = time.perf_counter()
         episodes, steps, _ = rollout(ways.model, ways.template, pool, next_tasks(tasks, spec.tasks, number), spec, number)
+        return episodes, steps, time.perf_counter() - began
+
+    def learned(way: str, episodes: Any, steps: Any, number: int) -> dict[str, float]:
+        CLOCK.clear()
+        began = time.perf_counter()
         batch = credited(episodes, steps, credit="grpo", reward="score")
         if way in PREFIXES:
             forecaster_of(work, ways.template, way, number).attach(batch.sequences, batch.group_ids, steps)
@@ -182,11 +212,17 @@ def iterations(work: Work) -> dict[str, list[dict[str, float]]]:
         return {"seconds": time.perf_counter() - began, "tokens": CLOCK.counts["tokens_learned"]}
 
     with EnvPool(FACTORY, {"folder": work.folder, "tokens": work.read}, 1, STEP_LIMIT_S) as pool:
-        for way in work.ways:
-            iterate(way, 0, 2)
-        for number in range(work.rounds):
-            for way in work.ways if number % 2 == 0 else work.ways[::-1]:
-                found[way].append(iterate(way, number + 1, work.turns))
+        for number in range(work.rounds + 1):
+            episodes, steps, seconds = played(number, work.turns if number else 2)
+            groups, timed = sorted(set(episodes["group_id"].to_pylist())), []
+            for part, start in enumerate(range(0, len(groups), max(1, PART // samples))):
+                chosen = groups[start : start + max(1, PART // samples)]
+                own = episodes.filter(pc.is_in(episodes["group_id"], value_set=pa.array(chosen)))
+                taken = steps.filter(pc.is_in(steps["episode_id"], value_set=own["episode_id"].combine_chunks()))
+                timed.append({way: learned(way, own, taken, number) for way in _turns(work, number + part)})
+            for way in work.ways if number else ():  # the first one, which is short, warms up
+                total = _sum([one[way] for one in timed])
+                found[way].append({**total, "seconds": total["seconds"] + seconds})
     return found
 
 
