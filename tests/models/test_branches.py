@@ -106,6 +106,20 @@ def test_blocks_compute_what_one_dense_mask_does(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_in_bfloat16_it_is_the_same_within_its_rounding() -> None:
+    layout = Branched.of([50, 30, 70], [Run(0, 1, 3), Run(0, 10, 9), Run(0, 40, 12), Run(2, 0, 20), Run(2, 55, 14), Run(2, 69, 7)])
+    torch.manual_seed(0)
+    exact = [torch.randn(1, h, 215, 16, requires_grad=True) for h in (4, 2, 2)]
+    rounded = [one.detach().bfloat16().requires_grad_() for one in exact]
+    upstream, found = torch.randn(1, 215, 4, 16), []
+    for attend, inputs in ((lambda *given: attend_eager(layout, *given), exact), (layout.attend, rounded)):
+        out = attend(*inputs, 0.25)
+        found.append([out.detach(), *torch.autograd.grad((out.float() * upstream).sum(), inputs)])
+    assert found[1][0].dtype == torch.bfloat16
+    for one, other in zip(*found, strict=True):
+        assert (one - other.float()).norm() < 0.01 * one.norm()
+
+
 @pytest.mark.parametrize("heads", [(4, 2), (3, 3)])
 def test_the_written_out_backward_pass_is_the_derivative(heads: tuple[int, int]) -> None:
     layout = Branched.of([5, 4, 7], LAYOUT[1])
