@@ -214,9 +214,9 @@ def iterations(work: Work) -> dict[str, list[dict[str, float]]]:
     with EnvPool(FACTORY, {"folder": work.folder, "tokens": work.read}, 1, STEP_LIMIT_S) as pool:
         for number in range(work.rounds + 1):
             episodes, steps, seconds = played(number, work.turns if number else 2)
-            groups, timed = sorted(set(episodes["group_id"].to_pylist())), []
-            for part, start in enumerate(range(0, len(groups), max(1, PART // samples))):
-                chosen = groups[start : start + max(1, PART // samples)]
+            groups, timed, size = sorted(set(episodes["group_id"].to_pylist())), [], max(1, PART // samples)
+            for part, start in enumerate(range(0, len(groups), size)):
+                chosen = groups[start : start + size]
                 own = episodes.filter(pc.is_in(episodes["group_id"], value_set=pa.array(chosen)))
                 taken = steps.filter(pc.is_in(steps["episode_id"], value_set=own["episode_id"].combine_chunks()))
                 timed.append({way: learned(way, own, taken, number) for way in _turns(work, number + part)})

@@ -81,7 +81,7 @@ class Cell:
 def cells_of(protocol: Protocol, arms: list[str], choices: Mapping[str, Differences]) -> list[Cell]:
     """The final cells of `arms`, whose choices are made."""
     return [
-        Cell(arm, protocol.world(arm), protocol.differences(arm, choices[arm]), seed, protocol.rules.final.panel, protocol.meter_world(arm))
+        _cell(protocol, arm, choices[arm], seed, protocol.rules.final.panel)
         for arm in arms
         for seed in range(1, protocol.rules.arms[arm].seeds + 1)
     ]
@@ -91,9 +91,13 @@ def tuning_cells(protocol: Protocol, arm: str) -> list[tuple[Differences, list[C
     """For each setting that the arm may choose, its cells."""
     own = protocol.rules.tuning
     return [
-        (choice, [Cell(arm, protocol.world(arm), protocol.differences(arm, choice), seed, own.panel, protocol.meter_world(arm)) for seed in own.seeds])
+        (choice, [_cell(protocol, arm, choice, seed, own.panel) for seed in own.seeds])
         for choice in protocol.rules.arms[arm].tune
     ]
+
+
+def _cell(protocol: Protocol, arm: str, choice: Differences, seed: int, panel: str) -> Cell:
+    return Cell(arm, protocol.world(arm), protocol.differences(arm, choice), seed, panel, protocol.meter_world(arm))
 
 
 class Store:

@@ -43,7 +43,7 @@ class Packed:
         size = np.array(lengths)
         start = np.cumsum(size) - size
         rows, back, laid = [], np.empty(int(size.sum()), np.int64), 0
-        for alike in _of_similar_length(size):
+        for alike in of_similar_length(size):
             place = np.arange(size[alike].max())
             inside = place[None, :] < size[alike, None]
             index = np.where(inside, start[alike, None] + place[None, :], 0)
@@ -80,7 +80,7 @@ class Packed:
         return mixed.transpose(1, 2).reshape(-1, heads * size)
 
 
-def _of_similar_length(size: np.ndarray) -> Iterator[np.ndarray]:
+def of_similar_length(size: np.ndarray) -> Iterator[np.ndarray]:
     """The segments in groups, longest first, none shorter than SIMILAR of its group's longest: a product is as wide as that one is long,
     and costs its square."""
     order = np.argsort(-size, kind="stable")

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ratchet.errors import RatchetError
 from ratchet.models import cpu_attention
-from ratchet.models.attention import NAME, SIMILAR, Packed
-from ratchet.models.cpu_attention import Block, Bunch
+from ratchet.models.attention import NAME, Packed, of_similar_length
+from ratchet.models.cpu_attention import Block, Bunch, Bunched
 from ratchet.models.parts import TOLERANCE, decoder, head
 from ratchet.models.plain import PlainLlama
 
@@ -50,8 +50,6 @@ class Branched:
     trunk: Packed
     lengths: list[int]
     runs: list[Run]
-    bunches: list[Bunch]
-    back: Tensor  # [B] index into the laid-out positions of all bunches
 
     @classmethod
     def of(cls, lengths: list[int], runs: Seq[Run], device: torch.device | str = "cpu") -> Branched:
@@ -61,8 +59,7 @@ class Branched:
         for run in runs:
             if not 0 <= run.at < lengths[run.segment] or run.size < 1:
                 raise ValueError(f"{run} does not continue a sequence of {lengths[run.segment]} tokens")
-        bunches, back = _bunched(_blocks(lengths, runs), sum(lengths), device)
-        return cls(Packed.of(lengths, device), lengths, list(runs), bunches, back)
+        return cls(Packed.of(lengths, device), lengths, list(runs))
 
     @property
     def tokens(self) -> int:
@@ -72,7 +69,7 @@ class Branched:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """query [1, H, T+B, D], key and value [1, K, T+B, D] → [1, T+B, H, D]."""
         if query.device.type == "cpu":
-            return cpu_attention.attend(query, key, value, self.trunk.rows, self.trunk.back, scale, self.bunches, self.back)
+            return cpu_attention.attend(query, key, value, self.trunk.rows, self.trunk.back, scale, self.bunched if self.runs else None)
         size = self.tokens
         trunk = self.trunk.attend(query[:, :, :size], key[:, :, :size], value[:, :, :size], scale)
         return torch.cat([trunk, _on_gpu(self, query, key, value, scale)], 1)
@@ -97,6 +94,11 @@ class Branched:
         at = np.concatenate([own, np.repeat(points, sizes)])
         device = self.trunk.back.device
         return tuple(torch.from_numpy(values).to(device) for values in (segment, place, branch, at))  # type: ignore[return-value]
+
+    @cached_property
+    def bunched(self) -> Bunched:
+        """How a CPU lays the branches out; a GPU needs none of it."""
+        return _bunched(_blocks(self.lengths, self.runs), self.tokens, self.trunk.back.device)
 
     @cached_property
     def _block_mask(self) -> Any:
@@ -188,18 +190,15 @@ def _blocks(lengths: list[int], runs: Seq[Run]) -> list[tuple[Block, list[Run]]]
     return out
 
 
-def _bunched(blocks: Seq[tuple[Block, list[Run]]], tokens: int, device: torch.device | str) -> tuple[list[Bunch], Tensor]:
+def _bunched(blocks: Seq[tuple[Block, list[Run]]], tokens: int, device: torch.device | str) -> Bunched:
     """Blocks of similarly many keys together, and where each branch token lies among them. `tokens` is T."""
     out, laid = list[Bunch](), 0
     back = np.empty(sum(block.stop - block.start for block, _ in blocks), np.int64)
-    left = sorted(blocks, key=lambda one: -one[0].keys)
-    while left:
-        least = SIMILAR * left[0][0].keys
-        count = next((number for number, (block, _) in enumerate(left) if block.keys < least), len(left))
-        alike, left = left[:count], left[count:]
+    for places in of_similar_length(np.array([block.keys for block, _ in blocks], np.int64)):
+        alike = [blocks[place] for place in places]
         width = max(block.stop - block.start for block, _ in alike)
-        queries, keys = np.zeros((count, width), np.int64), np.zeros((count, alike[0][0].keys), np.int64)
-        mask = np.zeros((count, 1, width, keys.shape[1]), np.float32)
+        queries, keys = np.zeros((len(alike), width), np.int64), np.zeros((len(alike), alike[0][0].keys), np.int64)
+        mask = np.zeros((len(alike), 1, width, keys.shape[1]), np.float32)
         for number, (block, runs) in enumerate(alike):
             size = block.stop - block.start
             queries[number, :size] = tokens + np.arange(block.start, block.stop)

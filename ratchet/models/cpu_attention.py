@@ -52,74 +52,62 @@ class Bunch:
         return self.repeated[groups, dtype]
 
 
+Bunched = tuple[list[Bunch], Tensor]
+"""Bunches, and [B] index into the laid-out positions of all of them."""
+
+
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rows: Seq[Tensor],
-    back: Tensor,
-    scale: float,
-    bunches: Seq[Bunch] = (),
-    branch_back: Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, rows: Seq[Tensor], back: Tensor, scale: float, branches: Bunched | None = None
 ) -> Tensor:
     """query [1, H, T+B, D], key and value [1, K, T+B, D] → [1, T+B, H, D], in the type of `value`.
 
-    `rows` and `back` lay the T tokens out as those of `Packed` (ratchet/models/attention.py), `bunches` and `branch_back` the B ones. It is
-    computed in the type of `value`, forwards: in bfloat16 that is several times as fast, and backwards several times slower, so that is
-    float32 at least.
+    `rows` and `back` lay the T tokens out as those of `Packed` (ratchet/models/attention.py), `branches` the B ones. It is computed in
+    the type of `value`, forwards: in bfloat16 that is several times as fast, and backwards several times slower, so that is float32 at least.
     """
     with torch.autocast(query.device.type, enabled=False):  # the types that came are those that are meant
-        return _Attention.apply(query[0], key[0], value[0], rows, back, scale, bunches, branch_back)[None]
+        return _Attention.apply(query[0], key[0], value[0], rows, back, scale, branches)[None]
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rows: Seq[Tensor],
-        back: Tensor,
-        scale: float,
-        bunches: Seq[Bunch],
-        branch_back: Tensor | None,
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: Seq[Tensor], back: Tensor, scale: float, branches: Bunched | None
     ) -> Tensor:
         """query [H, T+B, D], key and value [K, T+B, D] → [T+B, H, D]."""
         out = value.new_empty((query.shape[1], len(query), query.shape[-1]))
         kept: list[Tensor] = []
         _forward(query, key, value, [(places, places, None) for places in rows], back, out[: len(back)], kept, scale)
-        if bunches and branch_back is not None:
+        if branches is not None:
+            bunches, branch_back = branches
             masked = [(one.queries, one.keys, one.masked(len(query) // len(key), value.dtype)) for one in bunches]
             _forward(query, key, value, masked, branch_back, out[len(back) :], kept, scale)
-        ctx.save_for_backward(back, branch_back, *rows, *kept)
-        ctx.bunches, ctx.scale, ctx.rows = bunches, scale, len(rows)
+        ctx.save_for_backward(back, *rows, *kept)
+        ctx.branches, ctx.scale, ctx.rows = branches, scale, len(rows)
         ctx.shapes = [(one.shape, one.dtype) for one in (query, key, value)]
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back, branch_back, *saved = ctx.saved_tensors
+        back, *saved = ctx.saved_tensors
         rows, kept = saved[: ctx.rows], saved[ctx.rows :]
         gradient, size = _exact(gradients[0]), len(back)  # [T+B, H, D]
         found = [torch.empty(shape, dtype=gradient.dtype, device=gradient.device) for shape, _ in ctx.shapes]
         trunks = _backward(gradient[:size], [(places, None) for places in rows], back, kept[: KEPT * ctx.rows], ctx.scale)
-        for place, whole in enumerate(found):
-            parts = [part[place].transpose(0, 1).flatten(1, 2) for part in trunks]  # [h, S·L, D]
-            whole[:, :size] = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).index_select(1, back)
-        if ctx.bunches:
+        for whole, *parts in zip(found, *trunks, strict=True):
+            whole[:, :size] = _packed(parts, back)
+        if ctx.branches is not None:
+            bunches, branch_back = ctx.branches
             groups = len(found[0]) // len(found[1])
-            masked = [(one.queries, one.masked(groups, gradient.dtype)) for one in ctx.bunches]
+            masked = [(one.queries, one.masked(groups, gradient.dtype)) for one in bunches]
             branches = _backward(gradient[size:], masked, branch_back, kept[KEPT * ctx.rows :], ctx.scale)
-            queries = [part[0].transpose(0, 1).flatten(1, 2) for part in branches]
-            found[0][:, size:] = (queries[0] if len(queries) == 1 else torch.cat(queries, 1)).index_select(1, branch_back)
-            for bunch, (_, *parts) in zip(ctx.bunches, branches, strict=True):
+            found[0][:, size:] = _packed([part[0] for part in branches], branch_back)
+            for bunch, (_, *parts) in zip(bunches, branches, strict=True):
                 for whole, part in zip(found[1:], parts, strict=True):
                     for block, one in zip(bunch.blocks, part, strict=True):
                         seen, own = block.last - block.first, block.stop - block.start
                         whole.narrow(1, block.first, seen).add_(one.narrow(1, 0, seen))  # += would copy the sum once more
                         whole.narrow(1, size + block.start, own).copy_(one.narrow(1, seen, own))
-        return (*(one.to(dtype) for one, (_, dtype) in zip(found, ctx.shapes, strict=True)), None, None, None, None, None)
+        return (*(one.to(dtype) for one, (_, dtype) in zip(found, ctx.shapes, strict=True)), None, None, None, None)
 
 
 KEPT = 5
@@ -160,7 +148,7 @@ def _backward(
     for number, ((places, mask), upstream) in enumerate(zip(layouts, laid.split([places.numel() for places, _ in layouts]), strict=True)):
         *inputs, out, spread = kept[KEPT * number : KEPT * (number + 1)]
         query, key, value = (_exact(one) for one in inputs)
-        given = _given(query, key, value, is_causal=True) if mask is None else (query, key, value)
+        given = _given(query, key, value, is_causal=mask is None)
         upstream = upstream.view(*places.shape, heads, size).transpose(1, 2).reshape(given[0].shape)
         d_query, *others = backward(upstream, *given, _exact(out), spread, 0.0, mask is None, attn_mask=mask, scale=scale)
         d_key, d_value = (one if one.shape == of.shape else one.unflatten(1, (of.shape[1], -1)).sum(2) for one, of in zip(others, inputs[1:], strict=True))
@@ -169,7 +157,7 @@ def _backward(
 
 
 def _given(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """What the kernel gets of query [N, H, q, D], key and value [N, K, n, D]: keys repeated for every query head where a mask of its own
+    """What the kernel gets of query [N, H, q, D], key and value [N, K, n, D], or what it was given before: keys repeated for every query head where a mask of its own
     needs the rows in their order, else the query heads of a key head as further rows, [N, K, G·q, D]."""
     count, kv_heads, _, size = key.shape
     if kv_heads == query.shape[1]:
@@ -178,6 +166,12 @@ def _given(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tup
         return query.reshape(count, kv_heads, -1, size), key, value
     groups = query.shape[1] // kv_heads
     return query, key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+
+
+def _packed(parts: Seq[Tensor], back: Tensor) -> Tensor:
+    """The reverse of `_laid`: [N, h, L, D] of each layout → [h, t, D] in the order of `back` [t]."""
+    laid = [part.transpose(0, 1).flatten(1, 2) for part in parts]
+    return (laid[0] if len(laid) == 1 else torch.cat(laid, 1)).index_select(1, back)
 
 
 def _laid(of: Tensor, places: Tensor, dtype: torch.dtype) -> Tensor:

@@ -93,7 +93,7 @@ def test_a_branch_sees_its_history_and_itself_and_nothing_sees_it() -> None:
 def test_blocks_compute_what_one_dense_mask_does(monkeypatch: pytest.MonkeyPatch, heads: tuple[int, int], rows: int) -> None:
     monkeypatch.setattr(branches, "ROWS", rows)
     layout = Branched.of(*LAYOUT)
-    blocks = sorted((block for bunch in layout.bunches for block in bunch.blocks), key=lambda block: block.start)
+    blocks = sorted((block for bunch in layout.bunched[0] for block in bunch.blocks), key=lambda block: block.start)
     assert blocks[0].start == 0 and all(a.stop == b.start for a, b in pairwise(blocks))
     total, (query_heads, key_heads) = sum(LAYOUT[0]) + sum(run.size for run in LAYOUT[1]), heads
     torch.manual_seed(0)
