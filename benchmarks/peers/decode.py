@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +26,67 @@ from ratchet.models.build import load_model
 def measure(spec: Decoding) -> dict[str, Any]:
     """Tokens a second of each way in each round, prompts included in the time; the first round, which warms up, is not among them."""
     logging.set_verbosity_error()
-    folder = Path(spec.folder)
-    tokenizer = tokenizer_of(folder / "tokenizer")
-    prompts = np.random.default_rng(1).integers(5, len(tokenizer), (spec.rows, spec.prompt))
-    ways = {"ours": engine(folder, spec, tokenizer, prompts), **generate(folder, spec, tokenizer, prompts)}
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(spec.rounds + 1):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            written = way()
-            if number:
-                rates[name].append(written / (time.perf_counter() - began))
+    with players(spec) as together:
+        ways = {"ours_players": together, "ours_one_process": engine(spec), **generate(spec)}
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(spec.rounds + 1):
+            for name, way in ways.items():
+                began = time.perf_counter()
+                written = way()
+                if number:
+                    rates[name].append(written / (time.perf_counter() - began))
     return {"tokens_per_s": rates}
 
 
-def engine(folder: Path, spec: Decoding, tokenizer: Any, prompts: np.ndarray) -> Callable[[], int]:
+def prompts_of(spec: Decoding, tokenizer: Any) -> np.ndarray:
+    return np.random.default_rng(1).integers(5, len(tokenizer), (spec.rows, spec.prompt))
+
+
+@contextmanager
+def players(spec: Decoding) -> Iterator[Callable[[], int]]:
+    """Our way as a stage goes it: `spec.players` processes of one thread, each with its share of the rows."""
+    context = multiprocessing.get_context("spawn")
+    shares = [len(one) for one in np.array_split(np.arange(spec.rows), spec.players)]
+    lines = [context.Pipe() for _ in shares]
+    processes = [
+        context.Process(target=_play, args=(theirs, asdict(replace(spec, rows=share))), daemon=True)
+        for (_, theirs), share in zip(lines, shares, strict=True)
+    ]
+    for process in processes:
+        process.start()
+    for _, theirs in lines:
+        theirs.close()  # so that the end of a player is the end of its line
+
+    def way() -> int:
+        for own, _ in lines:
+            own.send(True)
+        return full(sum(own.recv() for own, _ in lines), spec)
+
+    try:
+        yield way
+    finally:
+        for own, _ in lines:
+            own.close()
+        for process in processes:
+            process.join()
+
+
+def _play(line: Connection, spec: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    way = engine(Decoding(**spec))
+    while True:
+        try:
+            line.recv()
+        except EOFError:
+            return
+        line.send(way())
+
+
+def engine(spec: Decoding) -> Callable[[], int]:
     """Our way; returns the tokens that it wrote. The end that it looks for is in no vocabulary: every reply has its full length."""
-    length = spec.prompt + spec.new + 1
+    folder, length = Path(spec.folder), spec.prompt + spec.new + 1
+    tokenizer = tokenizer_of(folder / "tokenizer")
+    prompts = prompts_of(spec, tokenizer)
     own = LocalEngine(load_model(folder / "model"), slots=spec.rows, length=length, end=len(tokenizer), pad=tokenizer.pad_token_id)
     rows, ids = list(range(spec.rows)), prompts.tolist()
     rounds = iter(range(10**6))
@@ -51,9 +99,11 @@ def engine(folder: Path, spec: Decoding, tokenizer: Any, prompts: np.ndarray) ->
     return way
 
 
-def generate(folder: Path, spec: Decoding, tokenizer: Any, prompts: np.ndarray) -> dict[str, Callable[[], int]]:
+def generate(spec: Decoding) -> dict[str, Callable[[], int]]:
     """transformers' ways: sampling without an end, dynamic and static cache, in fp32 and with the weights in bf16."""
-    ids = torch.from_numpy(prompts)
+    folder = Path(spec.folder)
+    tokenizer = tokenizer_of(folder / "tokenizer")
+    ids = torch.from_numpy(prompts_of(spec, tokenizer))
     ways = {}
     for precision in (torch.float32, torch.bfloat16):
         model = AutoModelForCausalLM.from_pretrained(str(folder / "model"), local_files_only=True, attn_implementation="sdpa", dtype=precision)

@@ -57,6 +57,7 @@ class Decoding:
     prompt: int = 64
     new: int = 128
     rounds: int = 5
+    players: int = 2
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Layer:
-    qkv: _Product  # W → (H + 2K)·D, the norm before it included
+    qkv: _Product  # W → (H + 2K)·D, the norm before it and the scale of scores included
     out: _Product  # H·D → W
     gate_up: _Product  # W → 2M, the norm before it included
     down: _Product  # M → W
@@ -71,7 +71,7 @@ class FusedDecoder:
         if now == self._of:
             return
         self._of = now
-        self.layers = [_laid_together(layer) for layer in self.model.model.layers]
+        self.layers = [_laid_together(layer, self.size**-0.5) for layer in self.model.model.layers]
         self.head = _Product(self.model.lm_head.weight.detach())
 
     def __call__(self, ids: Tensor, positions: Tensor, cache: SlotCache) -> Tensor:
@@ -79,14 +79,13 @@ class FusedDecoder:
         x = F.embedding(ids, self.model.model.embed_tokens.weight.detach())
         cos, sin = self.cos[positions], self.sin[positions]
         rotary = (self.heads + self.kv_heads) * self.size
-        scale = self.size**-0.5
         for index, layer in enumerate(self.layers):
             qkv = layer.qkv(self._normed(x))
             qk = qkv[:, :rotary].view(len(x), -1, self.size)
             qk = torch.addcmul(qk * cos, torch.roll(qk, self.size // 2, -1), sin)
             query, key = qk.transpose(0, 1)[None].split([self.heads, self.kv_heads], 1)
             value = qkv[:, rotary:].view(len(x), -1, self.size).transpose(0, 1)[None]
-            mixed = cache.attend(index, query, key, value, scale).reshape(len(x), -1)
+            mixed = cache.attend(index, query, key, value, 1.0).reshape(len(x), -1)
             x = layer.out.added_to(x, mixed)
             gate, up = layer.gate_up(self._normed(x)).chunk(2, -1)
             x = layer.down.added_to(x, F.silu(gate).mul_(up))
@@ -102,9 +101,10 @@ class FusedDecoder:
         return x * torch.addcmul(self.eps, norm, norm, value=1 / x.shape[1]).rsqrt_()
 
 
-def _laid_together(layer: Any) -> _Layer:
+def _laid_together(layer: Any, scale: float) -> _Layer:
+    """`scale` is that of scores; queries come out scaled."""
     attention, mlp = layer.self_attn, layer.mlp
-    qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]).detach()
+    qkv = torch.cat([attention.q_proj.weight * scale, attention.k_proj.weight, attention.v_proj.weight]).detach()
     gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]).detach()
     return _Layer(
         _Product(qkv * layer.input_layernorm.weight.detach()),

@@ -113,9 +113,10 @@ class LocalEngine:
         lengths = np.zeros(count, dtype=np.int64)
         running = np.ones(count, bool)  # rows that still write
         batch = np.arange(count)  # rows that the model computes, a superset of them until it is compacted
+        noise = uniforms(keys[:, None], self.used[slots][:, None] + np.arange(longest))  # rows that still write are equally far
         self.cache.bring_forward(slots, self.used)
-        for _ in range(longest):
-            sampled = sample(logits, keys[batch], self.used[slots[batch]], temperature)
+        for place in range(longest):
+            sampled = sample(logits, noise[batch, place], temperature)
             token, logprob, spread = (one.cpu().numpy() for one in sampled)
             live = running[batch]
             at, written = batch[live], token[live]
@@ -123,7 +124,7 @@ class LocalEngine:
             logprobs[at, lengths[at]] = logprob[live]
             entropy[at, lengths[at]] = spread[live]
             lengths[at] += 1
-            stops = np.isin(written, self.ends) | (lengths[at] >= limits[at])
+            stops = (written[:, None] == self.ends).any(1) | (lengths[at] >= limits[at])
             for row, last in zip(at[stops], written[stops].tolist(), strict=True):
                 self.held[slots[row]] = last
             running[at[stops]] = False
@@ -153,8 +154,8 @@ def _passes(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
     yield rows[first:]
 
 
-def sample(logits: Tensor, keys: np.ndarray, positions: np.ndarray, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(token, log-prob, entropy), each [b], of logits [b, V] by inverting the distribution at a keyed uniform.
+def sample(logits: Tensor, noise: np.ndarray, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(token, log-prob, entropy), each [b], of logits [b, V] by inverting the distribution at `noise` [b], uniform in [0, 1).
 
     Log-prob and entropy (nats) are of the distribution that was sampled: softmax(logits / temperature). Greedy
     (temperature 0) takes the first largest logit and reports them at temperature 1.
@@ -165,8 +166,8 @@ def sample(logits: Tensor, keys: np.ndarray, positions: np.ndarray, temperature:
     if temperature == 0:
         token = logits.argmax(-1)
     else:
-        noise = torch.from_numpy(uniforms(keys, positions)).to(logits.device)[:, None]
         mass = probability.double().cumsum(-1)
-        token = torch.searchsorted(mass, noise * mass[:, -1:], right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
+        at = torch.from_numpy(noise).to(logits.device)[:, None] * mass[:, -1:]
+        token = torch.searchsorted(mass, at, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
     spread = -(probability * logp.nan_to_num(neginf=0.0)).sum(-1)
     return token, logp.gather(1, token[:, None]).squeeze(1), spread

@@ -235,13 +235,13 @@ class SlotCache:
         rows, places = self.written
         self.keys[layer][rows, :, :, places] = key[0].transpose(0, 1)
         self.values[layer][rows, :, places] = value[0].transpose(0, 1)
-        only = self.groups[0]
+        only, scaled = self.groups[0], query[0] if scale == 1 else query[0] * scale
         if len(self.groups) == 1 and only.picked is None:
-            return self._product(layer, only, query[0] * scale, key.shape[1])[None]
+            return self._product(layer, only, scaled, key.shape[1])[None]
         out = query.new_zeros((query.shape[2], query.shape[1], query.shape[3]))
         for group in self.groups:
-            picked = query[0] if group.picked is None else query[0].index_select(1, group.picked)
-            out[group.into] = self._product(layer, group, picked * scale, key.shape[1])[group.kept]
+            picked = scaled if group.picked is None else scaled.index_select(1, group.picked)
+            out[group.into] = self._product(layer, group, picked, key.shape[1])[group.kept]
         return out[None]
 
     def _product(self, layer: int, group: _Group, query: Tensor, kv_heads: int) -> Tensor:
@@ -256,9 +256,9 @@ class SlotCache:
             mixed = torch.nn.functional.scaled_dot_product_attention(grouped, laid_k, seen_v, group.masked(heads // kv_heads), scale=1.0)
             return self._unlaid(mixed, heads)
         scores = torch.matmul(grouped, seen_k)
-        scores = scores.view(group.count, kv_heads, heads // kv_heads, -1, group.visible)
-        scores[..., group.shown :].add_(group.bias[:, :, None])
-        weights = torch.softmax(scores, -1).to(seen_v.dtype).view(group.count, kv_heads, -1, group.visible)
+        if group.shown < group.visible:
+            scores.view(group.count, kv_heads, heads // kv_heads, -1, group.visible)[..., group.shown :].add_(group.bias[:, :, None])
+        weights = torch.softmax(scores, -1).to(seen_v.dtype)
         return self._unlaid(torch.matmul(weights, seen_v), heads)
 
     @staticmethod

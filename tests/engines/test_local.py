@@ -15,7 +15,7 @@ from ratchet.losses.likelihood import Likelihood
 from ratchet.models import attention
 from ratchet.models.attention import GROWTH
 from ratchet.models.fused import fusable
-from ratchet.rollout.noise import episode_key
+from ratchet.rollout.noise import episode_key, uniforms
 from tests.models import tiny
 from tests.models.architectures import make
 
@@ -244,7 +244,7 @@ def test_greedy_takes_the_largest_logit() -> None:
 
 def test_sampling_follows_the_distribution_that_it_reports() -> None:
     logits = torch.tensor([[0.0, 1.0, -1.0, 2.0, float("-inf")]]).repeat(20000, 1)
-    token, logp, entropy = sample(logits, np.arange(20000, dtype=np.uint64), np.zeros(20000, int), 0.7)
+    token, logp, entropy = sample(logits, uniforms(np.arange(20000, dtype=np.uint64), 0), 0.7)
     p = torch.softmax(logits[0] / 0.7, -1)
     np.testing.assert_allclose(np.bincount(token.numpy(), minlength=5) / 20000, p, atol=0.012)
     np.testing.assert_allclose(logp.exp(), p[token], rtol=1e-5)
