@@ -149,6 +149,8 @@ def _backward(
         *inputs, out, spread = kept[KEPT * number : KEPT * (number + 1)]
         query, key, value = (_exact(one) for one in inputs)
         given = _given(query, key, value, is_causal=mask is None)
+        if mask is not None and (pieces := _pieces(given[0].shape[0] * given[0].shape[1], heads // key.shape[1])) > 1:
+            given, out, spread, mask = _apart(given, pieces), _split(out, pieces), _split(spread, pieces), mask.chunk(pieces, 2)[0]
         upstream = upstream.view(*places.shape, heads, size).transpose(1, 2).reshape(given[0].shape)
         d_query, *others = backward(upstream, *given, _exact(out), spread, 0.0, mask is None, attn_mask=mask, scale=scale)
         d_key, d_value = (one if one.shape == of.shape else one.unflatten(1, (of.shape[1], -1)).sum(2) for one, of in zip(others, inputs[1:], strict=True))
@@ -166,6 +168,24 @@ def _given(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tup
         return query.reshape(count, kv_heads, -1, size), key, value
     groups = query.shape[1] // kv_heads
     return query, key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+
+
+def _pieces(units: int, groups: int) -> int:
+    """Into how many pieces a key head's G query heads are parted for the way back, where a thread takes whole key heads of whole blocks:
+    the fewest that leave no thread longer at work than it must be."""
+    threads = torch.get_num_threads()
+    return min((pieces for pieces in range(1, groups + 1) if groups % pieces == 0), key=lambda pieces: (-(-units * pieces // threads) / pieces, pieces))
+
+
+def _apart(given: tuple[Tensor, Tensor, Tensor], pieces: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each key head as `pieces` heads with some of its query rows each."""
+    query, key, value = given
+    return _split(query, pieces), key.repeat_interleave(pieces, dim=1), value.repeat_interleave(pieces, dim=1)
+
+
+def _split(rows: Tensor, pieces: int) -> Tensor:
+    """[N, K, G·q, …] → [N, K·pieces, G·q / pieces, …]."""
+    return rows.unflatten(2, (pieces, -1)).flatten(1, 2)
 
 
 def _packed(parts: Seq[Tensor], back: Tensor) -> Tensor:
