@@ -115,4 +115,8 @@ class _SwiGLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         both, opened = ctx.saved_tensors
         gate, up = both.chunk(2, -1)
-        return torch.cat([torch.ops.aten.silu_backward(grad * up, gate), grad * opened], -1)
+        found = torch.empty_like(both)
+        of_gate, of_up = found.chunk(2, -1)
+        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=of_gate)
+        torch.mul(grad, opened, out=of_up)
+        return found
