@@ -16,7 +16,7 @@ from ratchet.learners.batches import FORECAST, PROMPT, Branch, Sequence
 from ratchet.losses.clipped_surrogate import ClippedSurrogate
 from ratchet.losses.forecast import Forecast
 from ratchet.losses.likelihood import Likelihood
-from ratchet.models import attention, branches
+from ratchet.models import attention, branches, cpu_attention
 from ratchet.models.branches import Branched, Run, attend_eager, check_takes_branches
 from tests.models import architectures, tiny
 
@@ -88,10 +88,12 @@ def test_a_branch_sees_its_history_and_itself_and_nothing_sees_it() -> None:
             assert bool(seen[query, key]) == (segment == other and (history or own))
 
 
+@pytest.mark.parametrize("threads", [1, 4])  # with four, query heads are parted backwards
 @pytest.mark.parametrize("rows", [1, 4, 1000])
 @pytest.mark.parametrize("heads", [(4, 2), (3, 3), (4, 1)])
-def test_blocks_compute_what_one_dense_mask_does(monkeypatch: pytest.MonkeyPatch, heads: tuple[int, int], rows: int) -> None:
+def test_blocks_compute_what_one_dense_mask_does(monkeypatch: pytest.MonkeyPatch, heads: tuple[int, int], rows: int, threads: int) -> None:
     monkeypatch.setattr(branches, "ROWS", rows)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     layout = Branched.of(*LAYOUT)
     blocks = sorted((block for bunch in layout.bunched[0] for block in bunch.blocks), key=lambda block: block.start)
     assert blocks[0].start == 0 and all(a.stop == b.start for a, b in pairwise(blocks))
@@ -104,6 +106,14 @@ def test_blocks_compute_what_one_dense_mask_does(monkeypatch: pytest.MonkeyPatch
         found.append([out.detach(), *torch.autograd.grad((out * upstream).sum(), inputs)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("threads", "units", "groups", "pieces"), [(1, 3, 4, 1), (2, 4, 4, 1), (2, 3, 4, 2), (2, 1, 4, 2), (4, 1, 4, 4), (2, 1, 3, 3)])
+def test_query_heads_are_parted_where_a_thread_would_wait(
+    monkeypatch: pytest.MonkeyPatch, threads: int, units: int, groups: int, pieces: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert cpu_attention._pieces(units, groups) == pieces
 
 
 def test_in_bfloat16_it_is_the_same_within_its_rounding() -> None:
