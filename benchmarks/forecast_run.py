@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.peers.spec import MARK, Iteration, peak_mb, resident_mb, result_of
+from benchmarks.peers.spec import MARK, Iteration, on_top_mb, peak_mb, resident_mb, result_of
 
 GRPO, SAMPLED, ALL, PER_STEP = "grpo", "two prefixes", "every prefix", "a pass a prefix"
 PREFIXES: dict[str, Any] = {SAMPLED: 2, ALL: "all", PER_STEP: "all"}
@@ -156,7 +156,7 @@ def memory(work: Work) -> dict[str, float]:
     batch = batch_of(work, ways.model.config.vocab_size, 1)
     before = resident_mb()
     ways.update(way, *batch)
-    return {"peak_mb": round(peak_mb(), 1), "mb_on_top": round(peak_mb() - before, 1)}
+    return {"peak_mb": round(peak_mb(), 1), "mb_on_top": round(on_top_mb(before), 1)}
 
 
 def gradients(work: Work) -> dict[str, float]:

@@ -6,7 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def players(spec: Decoding) -> Iterator[Callable[[], int]]:
     shares = [len(one) for one in np.array_split(np.arange(spec.rows), spec.players)]
     lines = [context.Pipe() for _ in shares]
     processes = [
-        context.Process(target=_play, args=(theirs, asdict(replace(spec, rows=share))), daemon=True)
+        context.Process(target=_play, args=(theirs, replace(spec, rows=share)), daemon=True)
         for (_, theirs), share in zip(lines, shares, strict=True)
     ]
     for process in processes:
@@ -71,9 +71,9 @@ def players(spec: Decoding) -> Iterator[Callable[[], int]]:
             process.join()
 
 
-def _play(line: Connection, spec: dict[str, Any]) -> None:
+def _play(line: Connection, spec: Decoding) -> None:
     torch.set_num_threads(1)
-    way = engine(Decoding(**spec))
+    way = engine(spec)
     while True:
         try:
             line.recv()

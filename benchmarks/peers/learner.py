@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.peers.ours import learner_of
-from benchmarks.peers.spec import Iteration, Learning, peak_mb, resident_mb
+from benchmarks.peers.spec import Iteration, Learning, on_top_mb, peak_mb, resident_mb
 from ratchet.learners.batches import OBSERVATION, PROMPT, REPLY, Sequence
 from ratchet.models.build import load_model
 
@@ -68,5 +68,5 @@ def measure(spec: Learning) -> dict[str, Any]:
         "computed": counter.computed,
         "real": sum(len(one.ids) for one in episodes),
         "peak_mb": peak_mb(),
-        "mb_on_top": max(peak_mb() - before, 0.0),  # the kernel sums the two from counters of its own, which differ by some pages
+        "mb_on_top": on_top_mb(before),
     }

@@ -143,6 +143,11 @@ def resident_mb() -> float:
     return _status_mb("self", "VmRSS")
 
 
+def on_top_mb(before: float) -> float:
+    """What the peak is above `before`, which `resident_mb` said; not below 0: the kernel sums the two from counters that differ by some pages."""
+    return max(peak_mb() - before, 0.0)
+
+
 def _status_mb(pid: str, name: str) -> float:
     status = Path(f"/proc/{pid}/status")
     if not status.is_file():

@@ -1,7 +1,7 @@
 """A Llama's decoder in few operations, for small models: what a token costs there is mostly the number of operations.
 
 Projections of queries, keys and values are one product, so are gate and up; a residual is added inside the product before it, and the
-weights of a norm are part of the product behind it. On a CPU with oneDNN the weights lie packed as its kernels read them, once a reply:
+weights of a norm are part of the product behind it. On a CPU with oneDNN the weights lie packed as its kernels read them:
 with 32 rows and 5M parameters that takes half the time of torch's product, which packs them at every call. The result is the transformers
 model's, up to the order of sums (1e-6).
 

@@ -129,7 +129,7 @@ def _forward(
     heads, size, mixed = len(query), query.shape[-1], []
     for queries, keys, mask in layouts:
         laid = (_laid(query, queries, value.dtype), _laid(key, keys, value.dtype), _laid(value, keys, value.dtype))
-        given = _given(*laid, is_causal=mask is None)
+        given = _given(*laid, heads // len(key) if mask is None else 1)
         found, spread = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*given, 0.0, mask is None, attn_mask=mask, scale=scale)
         mixed.append(found.reshape(laid[0].shape).transpose(1, 2).reshape(-1, heads * size))
         kept += [*(laid if mask is None else given), found, spread]  # repeated keys are not worth their memory
@@ -148,26 +148,24 @@ def _backward(
     for number, ((places, mask), upstream) in enumerate(zip(layouts, laid.split([places.numel() for places, _ in layouts]), strict=True)):
         *inputs, out, spread = kept[KEPT * number : KEPT * (number + 1)]
         query, key, value = (_exact(one) for one in inputs)
-        given = _given(query, key, value, is_causal=mask is None)
-        if mask is not None and (pieces := _pieces(given[0].shape[0] * given[0].shape[1], heads // key.shape[1])) > 1:
-            given, out, spread, mask = _apart(given, pieces), _split(out, pieces), _split(spread, pieces), mask.chunk(pieces, 2)[0]
-        upstream = upstream.view(*places.shape, heads, size).transpose(1, 2).reshape(given[0].shape)
-        d_query, *others = backward(upstream, *given, _exact(out), spread, 0.0, mask is None, attn_mask=mask, scale=scale)
+        groups = heads // key.shape[1]
+        pieces = groups if mask is None else _pieces(len(places) * key.shape[1], groups)
+        given = _given(query, key, value, pieces)
+        shape, own = given[0].shape, None if mask is None else mask.chunk(pieces, 2)[0]  # it is the same for every query head
+        upstream = upstream.view(*places.shape, heads, size).transpose(1, 2).reshape(shape)
+        out, spread = _exact(out).reshape(shape), spread.reshape(shape[:3])
+        d_query, *others = backward(upstream, *given, out, spread, 0.0, mask is None, attn_mask=own, scale=scale)
         d_key, d_value = (one if one.shape == of.shape else one.unflatten(1, (of.shape[1], -1)).sum(2) for one, of in zip(others, inputs[1:], strict=True))
         parts.append((d_query.reshape(len(places), heads, -1, size), d_key, d_value))
     return parts
 
 
-def _given(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """What the kernel gets of query [N, H, q, D], key and value [N, K, n, D], or what it was given before: keys repeated for every query head where a mask of its own
-    needs the rows in their order, else the query heads of a key head as further rows, [N, K, G·q, D]."""
+def _given(query: Tensor, key: Tensor, value: Tensor, pieces: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What the kernel gets of query [N, H, q, D] or [N, K, G·q, D], key and value [N, K, n, D]: each key head `pieces` times, with so many parts
+    of its query heads as further rows, [N, K·pieces, G·q / pieces, D]. G pieces, a query head each, are what the causal mask needs."""
     count, kv_heads, _, size = key.shape
-    if kv_heads == query.shape[1]:
-        return query, key, value
-    if not is_causal:
-        return query.reshape(count, kv_heads, -1, size), key, value
-    groups = query.shape[1] // kv_heads
-    return query, key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    parted = query.reshape(count, kv_heads * pieces, -1, size)
+    return (parted, key, value) if pieces == 1 else (parted, key.repeat_interleave(pieces, dim=1), value.repeat_interleave(pieces, dim=1))
 
 
 def _pieces(units: int, groups: int) -> int:
@@ -175,17 +173,6 @@ def _pieces(units: int, groups: int) -> int:
     the fewest that leave no thread longer at work than it must be."""
     threads = torch.get_num_threads()
     return min((pieces for pieces in range(1, groups + 1) if groups % pieces == 0), key=lambda pieces: (-(-units * pieces // threads) / pieces, pieces))
-
-
-def _apart(given: tuple[Tensor, Tensor, Tensor], pieces: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Each key head as `pieces` heads with some of its query rows each."""
-    query, key, value = given
-    return _split(query, pieces), key.repeat_interleave(pieces, dim=1), value.repeat_interleave(pieces, dim=1)
-
-
-def _split(rows: Tensor, pieces: int) -> Tensor:
-    """[N, K, G·q, …] → [N, K·pieces, G·q / pieces, …]."""
-    return rows.unflatten(2, (pieces, -1)).flatten(1, 2)
 
 
 def _packed(parts: Seq[Tensor], back: Tensor) -> Tensor:
