@@ -41,6 +41,17 @@ from benchmarks.durability_run import Lane, Run, command_of, parts_of, state_of
 PACKAGES = ("ratchet-agents", "torch", "dvc", "prefect", "pyarrow", "safetensors", "sqlalchemy")
 WRITING = ("whole", "place", "placed")
 BETWEEN = ("demonstrate", "harvest@1", "evolve_online@1", "decide@1")
+PARTS_OF_WORK = {  # what there is in a stage's scratch folder when it has done a part of its work
+    "warm_start": "checkpoint/manifest.json",
+    "harvest": "parts/*.json",
+    "buffer": "parts/*.json",
+    "fit_meter": "rl",  # its second stage has begun; it is fitted again from the start
+    "fit_critic": "critic/manifest.json",
+    "evolve_offline": "actor/manifest.json",
+    "evolve_online": "checkpoint/manifest.json",
+    "evaluate": "parts/*.json",
+    "final": "parts/*.json",
+}
 QUICK = (("warm_start@actor", "compute"), ("harvest@1", "compute"), ("evolve_online@1", "place"), ("final", "placed"), ("decide@1", "between"))
 LANES = 2
 
@@ -83,15 +94,13 @@ def moment(lane: Lane, run: Run, stage: str) -> Callable[[], bool] | None:
     journaled = command_of(stage).removeprefix("python -m tasks.")
 
     def some(pattern: str) -> bool:
-        return any(path.is_file() for scratch in lane.scratch(stage) for path in scratch.glob(pattern))
+        return any(True for scratch in lane.scratch(stage) for _ in scratch.glob(pattern))
 
-    if name in ("harvest", "evaluate", "final"):
-        return lambda: some("parts/*.json")
-    if name in ("warm_start", "evolve_online"):
-        return lambda: some("checkpoint/manifest.json")
+    if name in PARTS_OF_WORK:
+        return lambda: some(PARTS_OF_WORK[name])
     if name in ("prepare", "demonstrate", "label"):
         return lambda: lane.journaled()[journaled] > lane.resets[journaled] // 2
-    if name == "check":
+    if name in ("check", "drift"):
         return lambda: bool(lane.scratch(stage)) and run.begun(stage) is not None
     return None
 

@@ -44,7 +44,11 @@ PRESET = {
         "pool": [{"policy": "expert", "share": 0.25}, {"policy": "actor", "share": 0.5}, {"policy": "random", "share": 0.25}],
     },
     "label": {"replay_share": 0.5},
-    "evolve_online": {"iterations": 3, "tasks": 4, "samples": 4, "warmup": 1, "keep_every": 1, "shard": 8, "batch_tokens": 4096},
+    "buffer": {"experts": 48, "own": {"tasks": 12, "samples": 2, "greedy": 1, "shard": 6}},
+    "fit_meter": {"sft": {"epochs": 1, "examples": 64}, "rl": {"steps": 3}, "gate": {"enforce": False}},
+    "fit_critic": {"enabled": True, "batch_tokens": 512},  # as the warm start's: checkpoints on the way
+    "evolve_offline": {"enabled": True, "step_tokens": 512},
+    "evolve_online": {"meter": {"enabled": True}, "iterations": 3, "tasks": 4, "samples": 4, "warmup": 1, "keep_every": 1, "shard": 8, "batch_tokens": 4096},
     "evaluate": {"shard": 4},
     "decide": {"resamples": 1000},
     "final": {"resamples": 1000},

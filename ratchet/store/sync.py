@@ -46,6 +46,7 @@ def sync(root: Path, workspace: Path, run_id: str) -> list[Event]:
     """
     registry = root / "registry"
     _sync_versions(root, registry, workspace, run_id)
+    renew_statuses(root)  # and after each decision: what a version was in turn is the same, whether this is called after each stage or at the end
     _sync_evaluations(root, registry, workspace, run_id)
     _sync_checks(registry, workspace, run_id)
     _sync_drift(registry, workspace, run_id)
@@ -164,6 +165,7 @@ def _sync_decisions(root: Path, registry: Path, workspace: Path, run_id: str) ->
             if not awaits and (record["promoted"] or record["event"] == BASELINE) and _takes_over(root, read_card(registry, champion), record):
                 set_champion(root, record["line"], champion)  # before the entry: a call killed in between does it again
             append_decision(registry, version, entry)
+        renew_statuses(root)
 
 
 def _takes_over(root: Path, card: Card, record: dict[str, Any]) -> bool:

@@ -31,20 +31,26 @@ def test_a_card_tells_how_its_version_fared(tmp_path: Path) -> None:
     workspace = tmp_path / "runs/run-1"
     warm = fabricate.start(workspace, "warm", 0.4)
     sync(tmp_path, workspace, "run-1")
-    assert history(tmp_path, "warm") == ["champion"]
+    assert history(tmp_path, "warm") == ["candidate", "champion"]
     fabricate.model(workspace / "models/rounds/1/version", "better", 1, parents=("warm",))
     sync(tmp_path, workspace, "run-1")
     assert history(tmp_path, "better") == ["candidate"]
     fabricate.go_on(workspace, 1, warm, "better", 0.7)
     for _ in range(2):
         sync(tmp_path, workspace, "run-1")
-    assert history(tmp_path, "better") == ["candidate", "champion"] and history(tmp_path, "warm") == ["champion", "archived"]
+    assert history(tmp_path, "better") == ["candidate", "champion"] and history(tmp_path, "warm") == ["candidate", "champion", "archived"]
     rollback(tmp_path, "worse in use", "Ada")
     promote(tmp_path, version_of("better"), "it was not", "Ada")
     assert history(tmp_path, "better") == ["candidate", "champion", "archived", "champion"]
     last = read_card(tmp_path / "registry", version_of("better"))["statuses"][-1]
     assert (last["line"], last["event"], last["run"]) == ("quickstart", "model.promoted", "run-1") and last["at"]
     assert {row["version"]: row["status"] for row in versions_table(tmp_path)} == {version_of("warm"): "archived", version_of("better"): "champion"}
+
+
+def test_a_registry_that_is_written_once_at_the_end_tells_the_same(tmp_path: Path) -> None:
+    fabricate.whole_run(tmp_path)
+    sync(tmp_path, tmp_path / "runs/run-1", "run-1")
+    assert history(tmp_path, "warm") == ["candidate", "champion", "archived"] and history(tmp_path, "better") == ["candidate", "champion"]
 
 
 def test_what_was_not_written_is_written_by_the_next_call(tmp_path: Path) -> None:
