@@ -2,7 +2,9 @@
 
 A done cell is a JSON file named by arm, seed and key, a hash of what the protocol says of it: world, settings, seed, panel. It holds its
 complete settings and the version of the code, so a later protocol that asks for the same thing finds it. Settings that did not exist
-yet when it was made do not matter while they are at their defaults. Code of another version does, unless it is asked to be accepted.
+yet when it was made do not matter while they are at their defaults. Code of another version does, unless it is asked to be accepted. A
+result that began from another warm start is never taken: the same settings learn other weights on another machine, and what is compared
+has to begin from the same.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from ratchet.yaml_files import read_yaml
 ALONE = {"env": {"players": 1, "threads": 1, "workers": 1}}
 """A cell is one process of one thread, beside an environment's; several cells are run at a time instead."""
 ALIKE = ("line", "env.players", "env.threads", "env.workers", "env.alternate")  # settings that change no result
+ALIKE_SHARE = 0.01
 OF_WORLD = ("env", "prepare", "demonstrate", "actors", "learner", "warm_start", "evaluate")
 
 
@@ -100,18 +103,32 @@ def _cell(protocol: Protocol, arm: str, choice: Differences, seed: int, panel: s
     return Cell(arm, protocol.world(arm), protocol.differences(arm, choice), seed, panel, protocol.meter_world(arm))
 
 
+@dataclass(frozen=True)
+class Warm:
+    """What a warm start is known by on whatever machine: which tasks of a panel it solves."""
+
+    panel: str
+    solved: str
+
+    def is_like(self, other: Warm) -> bool:
+        """Equal up to the order of sums, by which one task in hundreds may come out otherwise."""
+        return self.panel == other.panel and float(np.mean(bits(self.solved) != bits(other.solved))) <= ALIKE_SHARE
+
+
 class Store:
     """Done cells in one folder."""
 
     def __init__(self, folder: Path, *, any_code: bool = False) -> None:
         self.folder, self.any_code = folder, any_code
+        self.warm: dict[str, Warm] = {}
+        """By world key, as far as it is known yet."""
 
     def path(self, cell: Cell) -> Path:
-        return self.folder / f"{cell.arm}-{cell.seed}-{cell.key}.json"
+        return self.folder / f"{cell.arm}-{cell.seed}-{cell.key}-{cell.world_key[:8]}.json"
 
     def find(self, cell: Cell) -> dict[str, Any] | None:
         """The cell's result, also one that another protocol made under another arm's name; None where there is none that holds."""
-        for path in sorted(self.folder.glob(f"*-{cell.seed}-{cell.key}.json")):
+        for path in sorted(self.folder.glob(f"*-{cell.seed}-{cell.key}*.json")):
             found = read_json(path)
             if self.other_than(found, cell) is None:
                 return found
@@ -121,6 +138,9 @@ class Store:
         """Why a result with the cell's key is not the cell's, or None."""
         if found["code"] != cell.code and not self.any_code:
             return f"it was made by code {found['code']}, and this is {cell.code}"
+        warm = self.warm.get(cell.world_key)
+        if warm is not None and ("warm" not in found or not warm.is_like(Warm(**found["warm"]))):
+            return f"it began from another warm start, that of world {found.get('world')}"
         before = dict(flat(found["settings"]))
         for key, value in flat(cell.params):
             if key in ALIKE:

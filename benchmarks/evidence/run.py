@@ -7,15 +7,15 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from benchmarks.evidence.cells import Cell, Store, bits, cells_of, tuning_cells
+from benchmarks.evidence.cells import Cell, Store, Warm, bits, cells_of, tuning_cells
 from benchmarks.evidence.protocol import Differences, Protocol
 from benchmarks.evidence.workspaces import CHECKOUT
 from ratchet.errors import RatchetError
@@ -96,20 +96,25 @@ class Runner:
     def _worlds(self, cells: Sequence[Cell], found: Found) -> None:
         """Prepares what the cells begin from, once each, and plays its warm start on the panels."""
         names = {world.model_dump_json(): name for name, world in self.protocol.rules.worlds.items()}
-        played = {cell.world_key: cell for cell in cells}
-        meters = {cell.meter_cell.world_key: cell.meter_cell for cell in cells if cell.meter_cell is not None and self.store.find(cell) is None}
-        missing, by_key = [], meters | played
-        for key, cell in by_key.items():
-            folder, panels = self._world(cell), [self.protocol.rules.tuning.panel, self.protocol.rules.final.panel]
-            asked = {"kind": "world", "world": str(folder), "params": dump_params(cell.world_params), "actor": next(iter(cell.world_params["actors"]))}
-            asked |= {"panels": panels if key in played else [], "marks": self.marks}
-            if not self._is_done(folder, asked):
-                missing.append((f"world {key}", folder, asked))
-        self._processes(missing)
+        played, panels = {cell.world_key: cell for cell in cells}, [self.protocol.rules.tuning.panel, self.protocol.rules.final.panel]
+        self._prepare(played, panels)
         for key, cell in played.items():
             result = read_json(self._world(cell) / "result.json")
-            panels = {name: {k: v for k, v in one.items() if k != "tasks"} for name, one in result["panels"].items()}
-            found.worlds[names[cell.world.model_dump_json()]] = {"key": key, "panels": panels}
+            told = {name: {k: v for k, v in one.items() if k != "tasks"} for name, one in result["panels"].items()}
+            found.worlds[names[cell.world.model_dump_json()]] = {"key": key, "panels": told}
+            last = told[panels[-1]]
+            self.store.warm[key] = Warm(last["hash"], last["marks"]["solved"])
+        meters = [cell.meter_cell for cell in cells if cell.meter_cell is not None and self.store.find(cell) is None]
+        self._prepare({cell.world_key: cell for cell in meters if cell.world_key not in played}, [])
+
+    def _prepare(self, worlds: Mapping[str, Cell], panels: list[str]) -> None:
+        missing = []
+        for key, cell in worlds.items():
+            asked = {"kind": "world", "world": str(self._world(cell)), "params": dump_params(cell.world_params), "actor": next(iter(cell.world_params["actors"]))}
+            asked |= {"panels": panels, "marks": self.marks}
+            if not self._is_done(self._world(cell), asked):
+                missing.append((f"world {key}", self._world(cell), asked))
+        self._processes(missing)
 
     def _cells(self, cells: Sequence[Cell]) -> None:
         """Runs what is not in the store and puts it there."""
@@ -162,6 +167,7 @@ class Runner:
                 "code": cell.code,
                 "protocol": self.protocol.hash,
                 "world": cell.world_key,
+                "warm": asdict(self.store.warm[cell.world_key]),
                 "differences": cell.differences,
                 "settings": cell.params,
                 "curve": curve,

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from benchmarks.evidence import cells, run
-from benchmarks.evidence.cells import Cell, Store, bits, cells_of
+from benchmarks.evidence.cells import Cell, Store, Warm, bits, cells_of
 from benchmarks.evidence.code import meaning
 from benchmarks.evidence.pages import all_runs, percent, table, write_curves
 from benchmarks.evidence.protocol import Protocol, merged, read_protocol
@@ -129,6 +129,19 @@ def test_a_cell_of_other_code_or_of_settings_that_changed_is_none(cell: Cell, tm
     changed["evolve_online"]["tasks"] += 1
     store.put(cell, result(cell, settings=changed))
     assert "evolve_online.tasks is 5, and now 4" in str(store.other_than(result(cell, settings=changed), cell)) and loose.find(cell) is None
+
+
+def test_a_cell_that_began_from_another_warm_start_is_none_whatever_is_accepted(cell: Cell, tmp_path: Path) -> None:
+    loose, bits = Store(tmp_path / "cells", any_code=True), "01" * 256
+    loose.warm[cell.world_key] = Warm("h", bits)
+    for panel, solved in (("h", "11" + bits[2:]), ("h", bits)):  # one of 512 otherwise is what the order of sums does
+        loose.put(cell, result(cell, warm={"panel": panel, "solved": solved}))
+        assert loose.find(cell) is not None
+    for panel, solved in (("h", "10" * 8 + bits[16:]), ("other", bits)):
+        loose.put(cell, result(cell, warm={"panel": panel, "solved": solved}))
+        assert loose.find(cell) is None
+    loose.put(cell, result(cell))
+    assert loose.find(cell) is None, "a result that does not say what it began from"
 
 
 def test_a_setting_that_is_younger_than_a_cell_does_not_matter_at_its_default(cell: Cell, tmp_path: Path) -> None:
