@@ -27,6 +27,10 @@ class Engine(Protocol):
         """Another one of the same weights with slots of its own."""
         ...
 
+    def reset(self) -> None:
+        """Frees all slots, and lets go of everything that earlier episodes left: from here on results are those of a new engine."""
+        ...
+
     def clear(self, slots: Sequence[int]) -> None:
         """Frees slots: the next reply there begins a new episode."""
         ...

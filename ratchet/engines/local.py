@@ -26,7 +26,8 @@ COMPACT_BELOW = 0.5  # decoding goes on with the unfinished rows alone once they
 
 
 class LocalEngine:
-    """Implements `Engine`. Results depend on which rows are called together, never on time."""
+    """Implements `Engine`. Results depend on which rows were called together since `reset`, never on time: in which order rows lie in the
+    cache, and how long it has grown, decides how a product's sums are ordered."""
 
     def __init__(self, model: Any, *, slots: int, length: int, end: int | Collection[int], pad: int) -> None:
         """`length` bounds an episode's tokens, `end` (one id or several) stops a reply, `pad` fills up."""
@@ -35,8 +36,11 @@ class LocalEngine:
         self.slots = max(slots, SMALLEST)
         self.length, self.pad = length, pad
         self.ends = np.array([end] if isinstance(end, int) else sorted(end))
-        self.cache = SlotCache(self.slots, length + 1)  # the last place takes what padded rows write
         self.fused = FusedDecoder(model, length + 1) if fusable(model) else None
+        self.reset()
+
+    def reset(self) -> None:
+        self.cache = SlotCache(self.slots, self.length + 1)  # the last place takes what padded rows write
         self.used = np.zeros(self.slots, dtype=np.int64)  # tokens of each slot that the cache holds
         self.held: list[int | None] = [None] * self.slots  # the last generated token, which is read with the next turn
 

@@ -123,7 +123,7 @@ class Batcher:
         return oldest
 
     def _forget(self) -> None:
-        self.engine.clear(range(self.engine.slots))
+        self.engine.reset()
         self.held = [[] for _ in range(self.engine.slots)]
 
 

@@ -58,6 +58,9 @@ class GuidedPolicy:
         self.temperature = spec.temperature
         self.rows: dict[int, _Row] = {}
 
+    def start(self) -> None:
+        self.engine.reset()
+
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str, seed: int) -> None:
         self.engine.clear(self._slots(row))
         self.rows[row] = _Row(episode_id, seed)

@@ -30,14 +30,16 @@ class Reply:
 
 
 class Policy(Protocol):
-    """`begin` frees a row for a new episode; `act` answers the latest turn of the given rows, None where the token budget
-    is spent (the episode is then truncated)."""
+    """`start` comes before a shard, and nothing that was played until then may matter any more; `begin` frees a row for a new episode; `act`
+    answers the latest turn of the given rows, None where the token budget is spent (the episode is then truncated)."""
 
     policy_id: str
     version: str
     tokenizer_id: str | None
     temperature: float | None
     needs_admissible: bool
+
+    def start(self) -> None: ...
 
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str, seed: int) -> None: ...
 

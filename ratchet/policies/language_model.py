@@ -106,6 +106,9 @@ class LanguageModelPolicy:
             max_reply_tokens=self.max_reply_tokens,
         )
 
+    def start(self) -> None:
+        self.engine.reset()
+
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str, seed: int) -> None:
         self.engine.clear([row])
         self._used[row] = 0

@@ -45,6 +45,9 @@ class ScriptedPolicy:
         self._players: dict[int, Player] = {}
         self._first: dict[int, bool] = {}
 
+    def start(self) -> None:
+        """Rows share nothing."""
+
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str, seed: int) -> None:
         self._players[row] = self.make(seed, episode_id)
         self._players[row].reset(task, turn)

@@ -141,6 +141,9 @@ class ServedPolicy:
         """Requests, retries and the server's own counts of tokens, those of an interrupted run of the same stage included."""
         return dict(self._journal.counts)
 
+    def start(self) -> None:
+        """Rows share nothing."""
+
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str, seed: int) -> None:
         self._episode[row] = (episode_id, seed, 0)
         if self.template is not None:

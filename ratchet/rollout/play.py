@@ -135,6 +135,7 @@ class _Shard:
 
     def play(self) -> Iterator[Tables | None]:
         """None each time that the environments have something to do, and at last the tables."""
+        self.policy.start()
         while self.waiting or self.running:
             yield from self._start()
             yield from self._turn()

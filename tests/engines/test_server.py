@@ -143,6 +143,9 @@ class _Broken:
     def clear(self, slots: Any) -> None:
         self.real.clear(slots)
 
+    def reset(self) -> None:
+        self.real.reset()
+
     def reply(self, *arguments: Any) -> Any:
         if not self.failed:
             self.failed = True

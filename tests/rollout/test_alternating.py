@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ratchet.clock import CLOCK
 from ratchet.envs.base import Turn
 from ratchet.envs.pool import EnvPool
 from ratchet.episodes.files import write_table
+from ratchet.models.build import from_scratch
 from ratchet.policies.base import Reply
 from ratchet.policies.scripted import ScriptedPolicy
 from ratchet.rollout.play import Job, Tables, play, play_alternating
 from tests.envs.processes import stop
+from tests.models import tiny
 from tests.rollout.test_play import Scripted, jobs, language_model, scripted
 
 SHARDS = [jobs(3, samples=2, seed=1), jobs(3, seed=2), [], jobs(2, samples=2, seed=3), jobs(1, seed=4)]
@@ -133,3 +136,19 @@ def test_nothing_to_play_is_nothing() -> None:
         assert list(play_alternating([], [scripted("up")], pool, max_steps=3, rows=2)) == []
         [(place, (episodes, steps))] = play_alternating([[]], [scripted("up")], pool, max_steps=3, rows=2)
         assert (place, episodes.num_rows, steps.num_rows, pool.pids()) == (0, 0, 0, [])
+
+
+def test_a_shard_is_the_same_bytes_whatever_its_policy_played_before(tmp_path: Path) -> None:
+    """What an engine keeps of earlier shards (the order of its rows, how long its cache has grown) would order a product's sums anew."""
+    limits: dict[str, Any] = {"max_steps": 24, "rows": 12}
+    model = from_scratch(layers=2, width=48, heads=2, kv_heads=1, mlp=96, vocab=len(tiny.template().tokenizer), context=512, seed=1, begin=1, end=4, pad=0)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim == 2:
+                p.mul_(8)
+    fresh, used = (language_model(rows=12, max_tokens=401, max_reply_tokens=16, model=model) for _ in range(2))
+    shard = jobs(10, samples=2, seed=61)
+    with pool_of(goal=9) as pool:
+        play(jobs(9, samples=2, seed=6), used, pool, **limits)
+        alone, after = (bytes_of([play(shard, one, pool, **limits)], tmp_path) for one in (fresh, used))
+    assert after == alone

@@ -245,6 +245,8 @@ class _Says:
 
     def clear(self, slots) -> None: ...
 
+    def reset(self) -> None: ...
+
     def reply(self, slots, new_ids, keys, limits, temperature) -> list[Generated]:
         return [Generated(self.ids[:limit], [-1.0] * len(self.ids[:limit]), [0.0] * len(self.ids[:limit])) for limit in limits]
 
