@@ -11,7 +11,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 # ruff: noqa: E402
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Store
-from benchmarks.evidence.pages import mean_success, percent, points, table, write_curves
+from benchmarks.evidence.pages import curves, mean_success, percent, points, table
 from benchmarks.evidence.run import Found
 from benchmarks.evidence.statistics import curve_of, paired, steps_ratio
 
@@ -81,10 +81,7 @@ def page(found: Found, rows: list[list[Any]], warm: float, folder: Path) -> str:
     if rows:
         parts.append(table(["against GRPO", "points, 95 % interval", "each seed"], rows))
     plotted = [arm for arm in found.cells if not arms[arm].smoke]
-    if plotted:
-        files = write_curves(folder, NAME, found, plotted, "Generated ALFWorld rooms")
-        parts += [f"![{file.stem.replace('-', ' ')}]({file.name})\n" for file in files]
-    return "\n".join(parts)
+    return "\n".join(parts + curves(folder, NAME, found, plotted, "Generated ALFWorld rooms"))
 
 
 def spent(results: list[dict[str, Any]]) -> list[str]:

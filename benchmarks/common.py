@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,20 @@ def versions(names: Iterable[str]) -> dict[str, str]:
     found = {"python": platform.python_version()}
     installed = {(d.metadata["Name"] or "").lower().replace("_", "-"): d.version for d in metadata.distributions()}
     return found | {name: installed.get(name.lower().replace("_", "-"), "not installed") for name in names}
+
+
+def main(name: str, about: str | None, quick: str, packages: Iterable[str], figures: Callable[[bool], tuple[Mapping[str, float], Mapping[str, Any]]]) -> None:
+    """The command line of benchmarks/NAME.py: `figures(quick)` gives the figures and what stands beside them."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where the result goes; by default it is only printed")
+    parser.add_argument("--quick", action="store_true", help=quick)
+    arguments = parser.parse_args()
+    before = machine()
+    found, beside = figures(arguments.quick)
+    for figure, value in found.items():
+        print(f"{figure:28} {value:g}")
+    if arguments.json:
+        write(arguments.json, found, f"python benchmarks/{name}.py{' --quick' if arguments.quick else ''}", packages, before, **beside)
 
 
 def write(

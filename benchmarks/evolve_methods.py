@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Store, bits
-from benchmarks.evidence.pages import mean_success, percent, points, table, write_curves
+from benchmarks.evidence.pages import curves, mean_success, percent, points, table
 from benchmarks.evidence.rounds import stopped
 from benchmarks.evidence.run import Found
 from benchmarks.evidence.statistics import curve_of, paired, steps_ratio
@@ -107,10 +107,7 @@ def page(found: Found, told: dict[str, Any], gaps: list[list[Any]], folder: Path
         parts.append(table(["difference", "points, 95 % interval", "each seed"], gaps))
     if "stop_round" in told:
         parts.append(f"Of five rounds the stop rule halts after round {told['stop_round']}; the best on select is round {told['best_round']}.\n")
-    plotted = [arm for arm in ("grpo", "evolve", "rft", "all") if arm in found.cells]
-    if plotted:
-        parts += [f"![{file.stem.replace('-', ' ')}]({file.name})\n" for file in write_curves(folder, NAME, found, plotted, "Generated ALFWorld rooms")]
-    return "\n".join(parts)
+    return "\n".join(parts + curves(folder, NAME, found, ("grpo", "evolve", "rft", "all"), "Generated ALFWorld rooms"))
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Cell, Store
 from benchmarks.evidence.meters import guided, home_of
-from benchmarks.evidence.pages import mean_success, percent, points, table, write_curves
+from benchmarks.evidence.pages import curves, mean_success, percent, points, table
 from benchmarks.evidence.run import SCRATCH, Found
 from benchmarks.evidence.statistics import curve_of, paired
 from ratchet.settings import parse
@@ -136,10 +136,7 @@ def page(found: Found, told: dict[str, Any], gaps: list[list[Any]], folder: Path
             f"Guidance: {percent(told['natural_success'])} by itself, {percent(told['guided_success'])} guided, "
             f"{points(told['guided_minus_natural'], low, high)}; {told['natural_env_steps']:,} and {told['guided_env_steps']:,} environment steps.\n"
         )
-    plotted = [arm for arm in ("grpo", "paper", "td") if arm in found.cells]
-    if plotted:
-        parts += [f"![{file.stem.replace('-', ' ')}]({file.name})\n" for file in write_curves(folder, NAME, found, plotted, "Generated ALFWorld rooms")]
-    return "\n".join(parts)
+    return "\n".join(parts + curves(folder, NAME, found, ("grpo", "paper", "td"), "Generated ALFWorld rooms"))
 
 
 def main() -> int:

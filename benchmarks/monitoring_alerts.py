@@ -9,7 +9,6 @@ Figures: alert_latency_s, the longest of alert_events, and alert_latency_median_
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -30,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from common import machine, write  # noqa: E402
+from common import main  # noqa: E402
 
 from flows.project import create  # noqa: E402
 from ratchet.store.outbox import Event, put  # noqa: E402
@@ -123,19 +122,5 @@ def serving(project: Path, home: Path, receiver: int) -> Iterator[str]:
         process.communicate(timeout=120)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the result goes; by default it is only printed")
-    parser.add_argument("--quick", action="store_true", help="few events")
-    arguments = parser.parse_args()
-    before = machine()
-    found = figures(arguments.quick)
-    for name, value in found.items():
-        print(f"{name:24} {value}")
-    if arguments.json:
-        quick = " --quick" if arguments.quick else ""
-        write(arguments.json, found, f"python benchmarks/monitoring_alerts.py{quick}", PACKAGES, before)
-
-
 if __name__ == "__main__":
-    main()
+    main("monitoring_alerts", __doc__, "few events", PACKAGES, lambda quick: (figures(quick), {}))

@@ -13,7 +13,6 @@ installed), each the median of its rounds.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import os
@@ -33,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
-from common import machine, write  # noqa: E402
+from common import main  # noqa: E402
 
 from ratchet.episodes.files import write_table  # noqa: E402
 from ratchet.episodes.schema import EPISODES, STEPS  # noqa: E402
@@ -217,19 +216,5 @@ def _steps(size: int) -> pa.Table:
     return pa.table({field.name: pa.array(columns[field.name], field.type) for field in STEPS}, schema=STEPS)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the result goes; by default it is only printed")
-    parser.add_argument("--quick", action="store_true", help="few episodes and pages: shows that it works, not how fast anything is")
-    arguments = parser.parse_args()
-    before = machine()
-    found = figures(arguments.quick)
-    for name, value in found.items():
-        print(f"{name:28} {value}")
-    if arguments.json:
-        quick = " --quick" if arguments.quick else ""
-        write(arguments.json, found, f"python benchmarks/monitoring_page.py{quick}", PACKAGES, before)
-
-
 if __name__ == "__main__":
-    main()
+    main("monitoring_page", __doc__, "few episodes and pages: shows that it works, not how fast anything is", PACKAGES, lambda quick: (figures(quick), {}))

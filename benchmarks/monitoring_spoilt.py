@@ -11,7 +11,6 @@ word, in `ratchet versions VERSION` and on the page of the version). Beside them
 
 from __future__ import annotations
 
-import argparse
 import html
 import json
 import os
@@ -27,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from common import machine, write  # noqa: E402
+from common import main  # noqa: E402
 from monitoring_alerts import PATIENCE_S, Came, receiving, serving, told_project  # noqa: E402
 
 from ratchet.store.champions import champions  # noqa: E402
@@ -60,7 +59,7 @@ def figures(quick: bool) -> tuple[dict[str, float], dict[str, Any]]:
                 "spoilt_reasons_on_page": all(_plain(reason) in said[1] for reason in spoilt["reasons"]),
             }
     rounds = {k: {"event": one["event"], "reasons": one["reasons"], "gain": (one["comparison"] or {}).get("gain")} for k, one in decisions.items()}
-    return {name: float(value) for name, value in found.items()}, rounds
+    return {name: float(value) for name, value in found.items()}, {"rounds": rounds}
 
 
 def _environment(project: Path) -> dict[str, str]:
@@ -103,19 +102,5 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the result goes; by default it is only printed")
-    parser.add_argument("--quick", action="store_true", help="a smaller world and a smaller actor")
-    arguments = parser.parse_args()
-    before = machine()
-    found, rounds = figures(arguments.quick)
-    for name, value in found.items():
-        print(f"{name:28} {value:g}")
-    if arguments.json:
-        quick = " --quick" if arguments.quick else ""
-        write(arguments.json, found, f"python benchmarks/monitoring_spoilt.py{quick}", PACKAGES, before, rounds=rounds)
-
-
 if __name__ == "__main__":
-    main()
+    main("monitoring_spoilt", __doc__, "a smaller world and a smaller actor", PACKAGES, figures)

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Store
-from benchmarks.evidence.pages import mean_success, percent, points, table, write_curves
+from benchmarks.evidence.pages import curves, mean_success, percent, points, table
 from benchmarks.evidence.run import Found
 from benchmarks.evidence.statistics import Difference, paired, spread_of
 from ratchet.envs.proving_ground.rules import IDLE
@@ -112,10 +112,7 @@ def page(found: Found, store: Store, gaps: list[list[Any]], folder: Path) -> str
     ]
     if gaps:
         parts.append(table(["difference", "points, 95 % interval", "each seed"], gaps))
-    plotted = [arm for arm in ("grpo", "cope", "unfiltered", "unnormalised") if arm in found.cells]
-    if plotted:
-        parts += [f"![{file.stem.replace('-', ' ')}]({file.name})\n" for file in write_curves(folder, NAME, found, plotted, "Proving ground")]
-    return "\n".join(parts)
+    return "\n".join(parts + curves(folder, NAME, found, ("grpo", "cope", "unfiltered", "unnormalised"), "Proving ground"))
 
 
 def main() -> int:

@@ -72,6 +72,13 @@ def write_curves(folder: Path, name: str, found: Found, arms: Sequence[str], tit
     return written
 
 
+def curves(folder: Path, name: str, found: Found, arms: Sequence[str], title: str) -> list[str]:
+    """The same plots as they stand in a page, of those `arms` that were run."""
+    shown = [arm for arm in arms if arm in found.cells]
+    files = write_curves(folder, name, found, shown, title) if shown else []
+    return [f"![{file.stem.replace('-', ' ')}]({file.name})\n" for file in files]
+
+
 def _alone(svg: str, lines: int) -> str:
     """A chart of the report as a file of its own: with a name space and colours."""
     chosen = [COLOURS[at % len(COLOURS)] for at in range(lines)]
