@@ -38,8 +38,8 @@ def run(stage: Stage) -> None:
 
 
 def hand_on(stage: Stage, start: Path, reason: str) -> None:
-    """The online round begins as it would without this stage."""
-    shutil.copytree(start, stage.out(f"models/rounds/{stage.key}/offline"), dirs_exist_ok=True)
+    """The online round begins as it would without this stage. What an earlier round's update said of itself is no note of this one's."""
+    shutil.copytree(start, stage.out(f"models/rounds/{stage.key}/offline"), dirs_exist_ok=True, ignore=shutil.ignore_patterns(OFFLINE_NOTE))
     stage.metrics({"skipped": reason})
     say(f"{stage.title}: skipped, {reason}")
     stage.finish()
@@ -136,10 +136,13 @@ class _Offline:
     def _sequences(self) -> list[Sequence]:
         """Episodes that the critic was fitted on, with its advantages where the method reads them, in the order of their ids.
 
-        Steps of older episodes weigh by how likely the actor is to take them now, within `max_ratio`.
+        Steps of older episodes weigh by how likely the actor is to take them now, within `max_ratio`. What an expert did wrong on purpose is
+        never imitated; BPPO reads it as what the critic says that it is.
         """
         from ratchet.critic.buffer import EXPERT, step_ratios
-        from ratchet.learners.batches import REPLY, lists, sequences_of
+        from ratchet.learners.batches import REPLY, lists, sequences_of, silence
+        from ratchet.losses.awr import scaled
+        from ratchet.policies.scripted import slips_of
 
         names = [name for name, row in self.rows.items() if not row["held_out"]]
         advantages = self._advantages() if self.own.method in ("bppo", "awr") else None
@@ -147,7 +150,11 @@ class _Offline:
         if advantages is not None and older:
             ratios = step_ratios(self.steps, self.logprobs, self.own.max_ratio)
             for name in older:
-                advantages[name] = advantages[name] * ratios[name]
+                if self.own.method == "awr":
+                    advantages[name] = scaled(advantages[name], ratios[name], self.own.awr.temperature, self.own.awr.clip)
+                else:
+                    advantages[name] = advantages[name] * ratios[name]
+        slips = slips_of(self.steps) if self.own.method != "bppo" else {}
         sequences = sequences_of(self.steps, advantages, names)
         flat, offsets = lists(self.logprobs, "logprobs")
         starts = _first_rows(self.steps)
@@ -155,6 +162,7 @@ class _Offline:
             row = starts[one.episode_id]
             one.old_logprobs[one.role == REPLY] = flat[offsets[row] : offsets[row + len(one.advantages)]]
             one.solved = bool(self.episodes[one.episode_id]["solved"])
+            silence(one, slips.get(one.episode_id, ()))
         return sequences
 
     def _advantages(self) -> dict[str, np.ndarray]:

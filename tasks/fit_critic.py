@@ -24,7 +24,9 @@ def run(stage: Stage) -> None:
     buffer = stage.path(f"data/rounds/{stage.key}/buffer")
     if not stage.settings.fit_critic.enabled:
         return stage.skip("fit_critic is off")
-    if reason := skipped(buffer) or read_json(buffer / "buffer.json")["one_sided"]:
+    one_sided = read_json(buffer / "buffer.json")["one_sided"] if skipped(buffer) is None else None
+    graded = stage.settings.fit_critic.reward == "score"  # then failures differ, too
+    if reason := skipped(buffer) or (None if graded else one_sided):
         return stage.skip(reason)
     _Fit(stage, buffer).run()
 
@@ -69,9 +71,11 @@ class _Fit:
         self.start, self.before = stage.path(f"models/rounds/{prev}/start"), before if follows else None
 
     def run(self) -> None:
+        from ratchet.critic.buffer import OWN
         from ratchet.critic.data import in_parts
-        from ratchet.critic.learner import fit
+        from ratchet.critic.learner import fit, td_error_of
         from ratchet.critic.lora import merge
+        from ratchet.critic.metrics import rank_correlation
         from ratchet.critic.model import save_critic
         from ratchet.models.build import card_of
 
@@ -82,6 +86,8 @@ class _Fit:
         train, measured = in_parts(all_of, {one.task_id for one in all_of if one.episode_id in held_out})
         if not train:
             return stage.skip("all tasks of the buffer are held out; lower buffer.held_out_share")
+        if len({one.outcome for one in train}) == 1:
+            return stage.skip(f"all {len(train)} episodes to fit on have the return {train[0].outcome:g}, and a critic learns from outcomes that differ")
         bar = Progress(stage.title, self.own.epochs, "epochs", every_s=0)
         with tensorboard(stage) as log:
 
@@ -94,9 +100,14 @@ class _Fit:
             learner, result = fit(self._critic(), train, measured, fit_settings(stage), scratch=stage.scratch, progress=progress)
         found = learner.judge(all_of, kind=self.own.advantage, lam=self.own.lam, traces=self._traces(steps, rows))
         write_table(stage.out(f"data/rounds/{self.round}/critic/critic.parquet"), "critic", credit_table(all_of, found))
-        gate = gate_of(result.curve[-1]["rank_correlation"], self.own.min_rank_correlation)
+        newest = {row["episode_id"] for row in rows.to_pylist() if row["source"] == OWN and row["age"] == 0}
+        mine = [one for one in measured if one.episode_id in newest]
+        ranks = rank_correlation([found[one.episode_id].value[:-1].mean() for one in mine], [one.outcome for one in mine])
+        gate = gate_of(ranks, self.own.min_rank_correlation)
+        errors = {name: td_error_of(found, some, learner.settings) for name, some in (("fitted", train), ("held_out", measured))}
         write_json(stage.out(f"data/rounds/{self.round}/critic/gate.json"), gate)
-        told = {"curve": result.curve, "steps": result.steps, "skipped_steps": result.skipped_steps, "gate": gate, "fitted": len(train), "held_out": len(measured)}
+        told = {"curve": result.curve, "steps": result.steps, "skipped_steps": result.skipped_steps, "gate": gate, "td_error": errors}
+        told |= {"fitted": len(train), "held_out": len(measured)}
         write_json(stage.out(f"data/rounds/{self.round}/critic/fit.json"), told)
         merge(learner.critic.backbone)
         version = save_critic(learner.critic, self.start, stage.out(f"models/rounds/{self.round}/critic"), self._card(card_of(self.before or self.start)))
@@ -162,9 +173,10 @@ def credit_table(all_of: list[Judged], found: dict[str, Verdicts]) -> pa.Table:
 
 
 def gate_of(correlation: float | None, limit: float) -> dict[str, Any]:
-    """Whether the critic may share in the online rounds' credit (methods §6): does V rank held-out episodes as their outcomes do?"""
+    """Whether the critic may share in the online rounds' credit (methods §6): does V rank the actor's newest held-out episodes as they ended?"""
     if correlation is None:
-        return {"passed": False, "rank_correlation": None, "limit": limit, "reason": "its gate is shut: no held-out episodes of both outcomes"}
+        reason = "its gate is shut: what the actor played last on held-out tasks has not both outcomes"
+        return {"passed": False, "rank_correlation": None, "limit": limit, "reason": reason}
     passed = correlation >= limit
     said = f"rank correlation with the outcome {correlation:.2f} on held-out tasks"
     return {"passed": passed, "rank_correlation": correlation, "limit": limit, "reason": said if passed else f"its gate is shut: {said}, below {limit:g}"}

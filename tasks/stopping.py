@@ -55,8 +55,8 @@ def measured(stage: Stage, prev: str) -> Measured:
     base = stage.path(f"data/rounds/{stage.key}")
     note, fit = stage.path(f"models/rounds/{stage.key}/offline/{OFFLINE_NOTE}"), base / "critic" / "fit.json"
     offline = read_json(note) if note.is_file() else {}
-    last = read_json(fit)["curve"][-1] if fit.is_file() and skipped(base / "critic") is None else {}
-    held_out, fitted = last.get("held_out_td_error"), last.get("td_error")
+    errors = read_json(fit)["td_error"] if fit.is_file() and skipped(base / "critic") is None else {}
+    held_out, fitted = errors.get("held_out"), errors.get("fitted")
     mixes = [_actions(folder) for folder in (stage.path(f"data/rounds/{prev}"), base)]
     return Measured(
         ess=offline.get("ess"),

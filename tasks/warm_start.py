@@ -13,7 +13,7 @@ from ratchet.episodes.template import Template, load_template
 from ratchet.errors import RatchetError
 from ratchet.learners.batches import Sequence, sequences_of, silence
 from ratchet.models.pretrained import base_folder, note_origin
-from ratchet.policies.scripted import SLIP
+from ratchet.policies.scripted import slips_of
 from ratchet.settings import Pretrained, Settings
 from tasks.common import Progress, Stage, main, say, tensorboard
 
@@ -71,12 +71,9 @@ def demonstrations(folder: Path, template: Template, max_tokens: int) -> list[Se
     for name, values in (("prompt_ids", prompts), ("reply_ids", replies)):
         steps = steps.set_column(steps.schema.get_field_index(name), name, pa.array(values, pa.list_(pa.int32())))
     sequences = [one for one in sequences_of(steps) if len(one.ids) <= max_tokens]
-    slips = steps.filter(pc.ends_with(steps["policy_version"], SLIP))
-    slipped: dict[str, list[int]] = {}
-    for episode_id, t in zip(slips["episode_id"].to_pylist(), slips["t"].to_pylist(), strict=True):
-        slipped.setdefault(episode_id, []).append(t)
+    slips = slips_of(steps)
     for one in sequences:
-        silence(one, slipped.get(one.episode_id, ()))
+        silence(one, slips.get(one.episode_id, ()))
     if not sequences:
         raise RatchetError(f"{folder}: no solved demonstration fits into env.max_tokens={max_tokens}; raise it")
     return sequences

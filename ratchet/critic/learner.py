@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence as Seq
+from collections.abc import Callable, Mapping, Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,8 @@ class CriticLearner:
     def judge(self, episodes: Seq[Judged], *, kind: Kind = "gae", lam: float = 0.95, traces: dict[str, np.ndarray] | None = None) -> dict[str, Verdicts]:
         """What the critic says of each episode, by id, one pass an episode. `traces` are the truncated ratios of older ones.
 
-        Raises RatchetError, naming rows, where anything of it is not finite.
+        Behind a truncated end, whose last observation is not on record, stands V before the last action [ours]: the target heads hold
+        retrospective rewards, which enter no advantage. Raises RatchetError, naming rows, where anything of it is not finite.
         """
         own, out, bad = self.settings, dict[str, Verdicts](), list[str]()
         self.critic.eval()
@@ -127,8 +128,7 @@ class CriticLearner:
             for group in pack(episodes, own.batch_tokens):
                 read = batch_of(group, self.device)
                 found = self.critic(read.read)
-                aux = read.aux if own.aux else torch.zeros_like(read.aux)
-                ends = behind(found.target, read.reward + aux, read.terminated, own.gamma)
+                ends = torch.where(read.terminated, torch.zeros_like(found.value), found.value)
                 value, q, end = (one.double().cpu().numpy() for one in (found.value, found.q.amin(1), ends))
                 at = 0
                 for one in group:
@@ -152,7 +152,7 @@ class CriticLearner:
 def behind(target: Tensor, reward: Tensor, terminated: Tensor, gamma: float) -> Tensor:
     """V of what follows an episode's last action, [S] (read at last steps alone): nothing where the environment ended it.
 
-    What was observed after a truncated episode's last action is not on record. The target heads say what its reward and all that
+    For the fit: what was observed after a truncated episode's last action is not on record. The target heads say what its reward and all that
     follows are worth; without the reward that is γ·V, so such an end teaches Q nothing and cuts nothing off [ours].
     """
     return torch.where(terminated, torch.zeros_like(target), (target - reward) / gamma)
@@ -200,6 +200,17 @@ def _means(sums: Seq[float]) -> dict[str, float]:
     return {name: one / max(steps, 1) for name, one in (("loss_v", value), ("loss_q", q), ("td_error", td))}
 
 
+def td_error_of(found: Mapping[str, Verdicts], episodes: Seq[Judged], own: FitSettings) -> float | None:
+    """Mean squared TD error of Q over the steps of `episodes`, by what `found` says of them; a truncated end has none. None without steps."""
+    errors = [np.empty(0)]
+    for one in episodes:
+        said = found[one.episode_id]
+        reward = one.reward + (one.aux if own.aux else 0.0)
+        errors.append(np.square(reward + own.gamma * said.value[1:] - said.q)[: len(reward) if one.terminated else -1])
+    every = np.concatenate(errors)
+    return float(every.mean()) if len(every) else None
+
+
 def quality(learner: CriticLearner, episodes: Seq[Judged]) -> dict[str, float | None]:
     """`held_out_td_error` (mean squared), `calibration` (of V against the discounted return) and `rank_correlation` (Spearman's, of an
     episode's mean V with its return) on episodes that the critic was not fitted on; None where there are none, or of one outcome."""
@@ -207,15 +218,10 @@ def quality(learner: CriticLearner, episodes: Seq[Judged]) -> dict[str, float | 
         return {"held_out_td_error": None, "calibration": None, "rank_correlation": None}
     found = learner.judge(episodes)
     own = learner.settings
-    errors, values, realised = [], [], []
-    for one in episodes:
-        said = found[one.episode_id]
-        reward = one.reward + (one.aux if own.aux else 0.0)
-        errors.append(np.square(reward + own.gamma * said.value[1:] - said.q))
-        values.append(said.value[:-1])
-        realised.append(discounted(one.reward, own.gamma))
+    values = [found[one.episode_id].value[:-1] for one in episodes]
+    realised = [discounted(one.reward, own.gamma) for one in episodes]
     return {
-        "held_out_td_error": float(np.concatenate(errors).mean()),
+        "held_out_td_error": td_error_of(found, episodes, own),
         "calibration": calibration_error(np.concatenate(values), np.concatenate(realised)),
         "rank_correlation": rank_correlation([one.mean() for one in values], [one.outcome for one in episodes]),
     }

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
+import numpy as np
 from torch import Tensor
 
 from ratchet.learners.batches import REPLY, Micro, Sequence
+
+TINY = 1e-30  # a ratio of 0 has no logarithm
 
 
 def awr_weights(advantage: Tensor, temperature: float = 1.0, clip: float = 20.0) -> Tensor:
     """min(exp(A / temperature), clip), elementwise."""
     return (advantage / temperature).exp().clamp(max=clip)
+
+
+def scaled(advantage: np.ndarray, ratio: np.ndarray, temperature: float = 1.0, clip: float = 20.0) -> np.ndarray:
+    """The advantage whose weight is `ratio` ≤ 1 times that of `advantage`: float64 [T]. For steps of another policy, whose ratio scales the
+    weight and not what stands in the exponent."""
+    return temperature * (np.log(np.maximum(ratio, TINY)) + np.minimum(advantage / temperature, np.log(clip)))
 
 
 class AdvantageWeighted:

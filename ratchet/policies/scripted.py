@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from ratchet.envs.base import Task, Turn
 from ratchet.episodes.formats import format_reply
 from ratchet.episodes.template import Template
 from ratchet.policies.base import Reply
 
 SLIP = "+slip"  # ends the `policy_version` of a step that its player meant wrong; such a step is never imitated
+
+
+def slips_of(steps: pa.Table) -> dict[str, list[int]]:
+    """Of each episode that has any, the steps that its player meant wrong."""
+    chosen, out = steps.filter(pc.ends_with(steps["policy_version"], SLIP)), dict[str, list[int]]()
+    for episode_id, t in zip(chosen["episode_id"].to_pylist(), chosen["t"].to_pylist(), strict=True):
+        out.setdefault(episode_id, []).append(t)
+    return out
 
 
 class Player(Protocol):

@@ -12,6 +12,7 @@ import torch
 from ratchet.credit.gae import advantage, gae, td_error
 from ratchet.credit.returns import discounted
 from ratchet.critic.metrics import calibration_error, rank_correlation
+from ratchet.losses.awr import awr_weights, scaled
 from ratchet.losses.clipped_surrogate import clipped_surrogate
 from ratchet.losses.expectile import expectile_loss, iql_losses, iql_weights
 from ratchet.samples import ranks
@@ -63,6 +64,12 @@ def test_at_an_expectile_of_one_half_the_loss_is_half_the_squared_error() -> Non
     torch.testing.assert_close(expectile_loss(difference, 0.5), 0.5 * difference.square())
     above, below = expectile_loss(torch.tensor([1.0, -1.0]), 0.7)
     assert above == pytest.approx(0.7) and below == pytest.approx(0.3)
+
+
+def test_the_ratio_of_an_older_step_scales_its_weight_and_not_the_exponent() -> None:
+    advantage, ratio = np.array([-1.0, 0.5, 9.0, 2.0]), np.array([0.01, 1.0, 0.5, 0.0])
+    weights = awr_weights(torch.from_numpy(scaled(advantage, ratio, 0.7, 20.0)), 0.7, 20.0).numpy()
+    np.testing.assert_allclose(weights, ratio * np.minimum(np.exp(advantage / 0.7), 20.0), atol=1e-25)
 
 
 def test_each_term_of_the_weights_can_be_left_out() -> None:

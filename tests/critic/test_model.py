@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ratchet.critic.data import Judged, batch_of, reading_points
-from ratchet.critic.learner import CriticLearner, FitSettings, fit
+from ratchet.critic.learner import CriticLearner, FitSettings, behind, fit
 from ratchet.critic.lora import add_low_rank, merge
 from ratchet.critic.model import Critic, load_critic, save_critic
 from ratchet.errors import RatchetError
@@ -104,13 +104,17 @@ def test_target_heads_follow_slowly_and_learn_nothing_by_themselves() -> None:
     assert not any(p.requires_grad for p in critic.target_heads.parameters())
 
 
-def test_what_follows_a_truncated_end_is_what_the_target_says_and_nothing_follows_a_terminated_one() -> None:
+def test_what_follows_a_truncated_end_is_what_was_expected_before_and_nothing_follows_a_terminated_one() -> None:
     learner, [one] = CriticLearner(warmed(), SETTINGS), episodes(1)
     ended, cut = (learner.judge([replace(one, terminated=end)])[one.episode_id] for end in (True, False))
-    target = learner.critic(batch_of([one]).read).target[-1].item()
-    assert ended.value[-1] == 0 and cut.value[-1] == pytest.approx((target - one.reward[-1] - one.aux[-1]) / 0.99, rel=1e-4)
-    # with twins of one mind δ at a truncated end is Q − r_aux − V: the retrospective reward takes no part in it
-    assert cut.advantage[-1] == pytest.approx(target - one.aux[-1] - cut.value[-2], rel=1e-3)
+    assert ended.value[-1] == 0 and cut.value[-1] == cut.value[-2] != 0
+    assert cut.advantage[-1] == pytest.approx(one.reward[-1] - 0.01 * cut.value[-2], rel=1e-3)
+    worse = learner.judge([replace(one, terminated=False, aux=one.aux - 5)])[one.episode_id]
+    assert np.array_equal(worse.advantage, cut.advantage), "the retrospective reward takes no part in it"
+    read = batch_of([replace(one, terminated=False)])
+    target = learner.critic(read.read).target
+    end = behind(target, read.reward + read.aux, read.terminated, 0.99)
+    torch.testing.assert_close(read.reward + read.aux + 0.99 * end, target)  # in the fit such an end teaches Q nothing
 
 
 def test_a_fitted_critic_tells_successes_from_failures_that_it_has_not_seen(tmp_path: Path) -> None:

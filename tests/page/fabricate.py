@@ -309,7 +309,7 @@ def instruments(root: Path, k: int) -> None:
     ]
     reason = "rank correlation with the outcome 0.75 on held-out tasks"
     write_json(folder / "critic/gate.json", {"passed": True, "rank_correlation": 0.75, "limit": 0.1, "reason": reason})
-    write_json(folder / "critic/fit.json", {"curve": curve, "steps": 50, "skipped_steps": 0, "gate": {}, "fitted": 410, "held_out": 102})
+    write_json(folder / "critic/fit.json", {"curve": curve, "steps": 50, "skipped_steps": 0, "gate": {}, "td_error": {"fitted": 0.04, "held_out": 0.06}, "fitted": 410, "held_out": 102})
     write_json(folder / "buffer/buffer.json", {"round": k, "episodes": 512, "success": 0.5, "by_source": {"expert": 200, "own": 312}, "held_out": 102})
     write_json(root / f"reports/metrics/evolve_offline-{k}.json", {"method": "bppo", "version": hashed("offline", k), "ess": 0.91, "kl": 0.0123})
     limits = {"method": "wasserstein", "warn": 0.1, "fail": 0.3, "chance": 0.02, "by": None, "reference": {}, "current": {}}

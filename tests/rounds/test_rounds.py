@@ -19,9 +19,12 @@ from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY
 from ratchet.learners.trl_preference import collator, pairs_of, rows
 from ratchet.models.build import RERANK, card_of, version_of
+from ratchet.policies.scripted import SLIP
 from ratchet.settings import OF_A_ROUND, load
 from tasks.common import Stage
 from tasks.evaluate import play_panel
+from tasks.evolve_offline import _Offline
+from tasks.rounds import offline_candidate
 from tests.models import tiny
 from tests.rounds.conftest import change
 from tests.tasks.conftest import CHECKOUT, run_stage
@@ -94,6 +97,28 @@ def test_the_online_round_goes_on_from_the_offline_update_which_is_a_candidate_t
     assert candidates == ["offline", "iter-001"]
     assert card_of(evolved / "models/rounds/1/candidates/iter-001")["parents"] == [offline["version"]]
     assert told(evolved, "evolve_offline-1")["ess"] <= 1
+
+
+def test_a_note_of_an_earlier_rounds_update_is_none_of_a_round_that_hands_its_start_on(evolved_copy: Path) -> None:
+    (evolved_copy / "models/rounds/0/start/offline.json").write_text('{"ess": 0.1, "kl": 9.0}')
+    change(evolved_copy, "evolve_offline.enabled=false")
+    run_stage(evolved_copy, "evolve_offline", "1")
+    assert (evolved_copy / "models/rounds/1/offline/model.safetensors").is_file()
+    assert offline_candidate(Stage(evolved_copy, load(evolved_copy / "params.yaml"), "evolve_online", "1")) is None
+
+
+@pytest.mark.parametrize(("method", "learns"), [("rft", False), ("awr", False), ("bppo", True)])
+def test_what_an_expert_did_wrong_on_purpose_is_never_imitated(evolved_copy: Path, method: str, learns: bool) -> None:
+    path = evolved_copy / "data/rounds/1/buffer/steps.parquet"
+    steps, rows = read_table(path, "steps"), table(evolved_copy, "1/buffer/buffer.parquet", "buffer")
+    name = next(row["episode_id"] for row in rows if row["source"] == "expert" and not row["held_out"])
+    versions = [row["policy_version"] + (SLIP if row["episode_id"] == name and row["t"] == 0 else "") for row in steps.select(["episode_id", "t", "policy_version"]).to_pylist()]
+    write_table(path, "steps", steps.set_column(steps.schema.get_field_index("policy_version"), "policy_version", [versions]))
+    change(evolved_copy, f"evolve_offline.method={method}")
+    stage = Stage(evolved_copy, load(evolved_copy / "params.yaml"), "evolve_offline", "1")
+    found = {one.episode_id: one for one in _Offline(stage, evolved_copy / "data/rounds/1/buffer", evolved_copy / "models/rounds/0/start")._sequences()}
+    first = (found[name].step == 0) & (found[name].role == REPLY)
+    assert first.any() == learns and ((found[name].step == 1) & (found[name].role == REPLY)).any()
 
 
 class Killed(BaseException):
