@@ -61,7 +61,7 @@ def play_guided(stage: Stage, model: Path, meter: Path, panel: Panel, name: str,
 
         title = f"{name} guided {candidates} {card_of(meter)['version']}"
         outcomes, episodes, _ = play_policy(stage, policy, panel, title, accept, rows=rows)
-        steps = [lookahead.steps[one] for one in episodes["episode_id"].to_pylist()]
+        steps = [lookahead.steps.get(one, Steps()) for one in episodes["episode_id"].to_pylist()]  # one whose reset failed never began
     return outcomes, {"env_steps": sum(one.tried for one in steps), "replayed_steps": sum(one.replayed for one in steps)}
 
 

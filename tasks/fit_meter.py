@@ -108,7 +108,7 @@ class _Fit:
             logit = np.log(np.clip(p, 1e-12, 1)) - np.log(np.clip(1 - p, 1e-12, 1))  # at temperature 1
             half = _joined([np.full(len(places), number % 2) for number, places in enumerate(asked)]).astype(bool)
             temperature, p = fit_temperature(logit, able), cross_fitted(logit, able, half)
-        _, changes = step_deltas(held.estimates, held.labels, meter.limit, delta=credit.delta, cost=credit.cost, terminal=credit.terminal)
+        _, changes = step_deltas(_with(held.estimates, asked, p), held.labels, meter.limit, delta=credit.delta, cost=credit.cost, terminal=credit.terminal)
         source, exact = step_labels(self.stage.settings.env, self.stage.path("data/games"), held.rows, self.steps)
         verdict = judge(
             completable=completable, p=p, able=able, changes=changes, exact=exact, source=source,
@@ -215,7 +215,7 @@ class _Making:
 
         meter, own, settings = self.meter, self.own, self.stage.settings
         place = {one.episode_id: number for number, one in enumerate(self.labels)}
-        sft = Sft(own.sft.epochs, own.sft.lr, own.sft.batch, settings.seed, settings.learner.autocast)
+        sft = Sft(own.sft.epochs, own.sft.lr, own.sft.batch, settings.seed, settings.learner.autocast, own.balance)
         readings, examples = {}, {}
         for name in ("sft", "rl"):
             numbers = [place[one.episode_id] for one in parts[name]]
@@ -238,6 +238,8 @@ class _Making:
             some = chosen(examples["sft"], own.sft.examples, own.balance, settings.seed)
             curves["sft"] = sft_with_trl(meter.model, meter.template, meter.grammar, some, sft, scratch=self.stage.scratch, progress=self._bar("sft"))
         if own.form == "written" and own.rl.steps:
+            if not examples["rl"]:
+                say(f"{self.stage.title}: none of the pool's tasks fell to fit_meter.split.rl, so the meter has no second stage")
             rl = Rl(own.rl.steps, own.rl.lr, own.rl.prompts, own.rl.samples, own.rl.max_tokens, own.rl.temperature, settings.seed)
             some = chosen(examples["rl"], None, own.balance, settings.seed)
             curves["rl"] = rl_with_trl(meter.model, meter.template, meter.grammar, some, rl, scratch=self.stage.scratch, progress=self._bar("rl"))
@@ -293,6 +295,19 @@ class _Making:
         }
         write_json(out / CARD, told)
         return version
+
+
+def _with(estimates: Sequence[Estimates], asked: Sequence[np.ndarray], p: np.ndarray) -> list[Estimates]:
+    """The estimates with `p` at the places that were asked about, joined as `_joined` does."""
+    from dataclasses import replace
+
+    out, at = [], 0
+    for one, places in zip(estimates, asked, strict=True):
+        own = one.p.copy()
+        own[places] = p[at : at + len(places)]
+        out.append(replace(one, p=np.where(one.parsed, own, 0.0)))
+        at += len(places)
+    return out
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -116,7 +116,7 @@ class StepCredit:
             changes.append(deltas(cost, part, estimate.tokens, own.delta))
             mass.append(masses(changes[-1], float(one.advantages[0]), sign_reversal=own.sign_reversal))
             if row["solved"]:
-                touched.append(bool(np.any(cost[:-1] >= meter.limit)))
+                touched.append(not np.all(estimate.parsed & estimate.completable))
         names = [row["episode_id"] for row in rows]
         loud = [one_mass for one, one_mass in zip(sequences, mass, strict=True) if not one.silent]
         metrics = {

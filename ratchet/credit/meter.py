@@ -32,10 +32,10 @@ def costs(found: Estimates, limit: float, *, solved: bool, truncated: bool, cost
     """(c [T + 1], the share of a step's own tokens that `td` subtracts [T]): float64.
 
     hard: v̂ where b̂ = 1, else C; subtracted is all where both ends are estimates, else nothing. soft: p̂·v̂ + (1 − p̂)·C; subtracted is
-    p̂_t. Unparsable is C. No estimate exceeds C. c_T is 0 on success, else C; with `terminal: meter` an episode that a budget cut off ends
+    p̂_t. Unparsable is C. c_T is 0 on success, else C; with `terminal: meter` an episode that a budget cut off ends
     with its last estimate, and its last step with Δ = 0.
     """
-    remaining = np.minimum(np.nan_to_num(found.remaining, nan=limit), limit)
+    remaining = np.nan_to_num(found.remaining, nan=limit)
     held = np.where(found.parsed, found.p if cost == "soft" else found.completable.astype(np.float64), 0.0)
     values = held * remaining + (1.0 - held) * limit
     share = held if cost == "soft" else held * np.append(held[1:], float(solved))

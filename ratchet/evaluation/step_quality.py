@@ -120,6 +120,8 @@ def _record(values: dict[str, Any], name: str) -> Record:
             said = []
         else:
             said.append(text)  # a step that nobody judged is part of what came before
+    if unused := set(labels) - {place for place, message in enumerate(values["messages"]) if message["role"] == "assistant"}:
+        raise ValueError(f"step_labels {sorted(unused)} are no messages of the assistant")
     if set(signs) - set(CLASSES) or not turns:
         raise ValueError("labels have to be -1, 0 or 1, at least one")
     parts = [str(values[key]) for key in ("data_source", "query_index", "sample_index") if key in values]

@@ -71,6 +71,7 @@ class Sft:
     batch: int  # prefixes an optimiser step
     seed: int
     autocast: str = "none"
+    balance: bool = True  # classes weigh the same
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def sft_with_learner(
     if not examples or not own.epochs:
         return model, []
     learner = ActorLearner(model, [AnswerLikelihood()], optimizer="adamw", batch_tokens=batch_tokens, max_grad_norm=1.0, autocast=own.autocast)
-    sequences = _sequences(grammar, readings, examples)
+    sequences = _sequences(grammar, readings, examples, own.balance)
     each = max(1, round(own.batch * len(sequences) / len(examples)))  # episodes an optimiser step
     total = -(-len(sequences) // each) * own.epochs
     curve: list[dict[str, float]] = []
@@ -168,10 +169,15 @@ class AnswerLikelihood:
         return -(logp[mine] * micro.weight[mine]).sum(), {}
 
 
-def _sequences(grammar: Grammar, readings: Seq[Reading], examples: Seq[Example]) -> list[Sequence]:
-    """An episode each, up to its last asked point, its questions with their answers as branches."""
+def class_weights(examples: Seq[Example], balance: bool) -> list[float]:
+    """Weights of an example that cannot be completed and of one that can; with `balance` both classes weigh the same."""
     count = [sum(one.value is None for one in examples), sum(one.value is not None for one in examples)]
-    weight = [len(examples) / (2 * number) if number else 0.0 for number in count]
+    return [len(examples) / (2 * number) if number else 0.0 for number in count] if balance else [1.0, 1.0]
+
+
+def _sequences(grammar: Grammar, readings: Seq[Reading], examples: Seq[Example], balance: bool) -> list[Sequence]:
+    """An episode each, up to its last asked point, its questions with their answers as branches."""
+    weight = class_weights(examples, balance)
     by_episode: dict[int, list[Example]] = {}
     for one in sorted(examples, key=lambda one: (one.episode, one.point)):
         by_episode.setdefault(one.episode, []).append(one)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from ratchet.meter.answer import Grammar
-from ratchet.meter.fit import Example, Progress, Sft, _silent
+from ratchet.meter.fit import Example, Progress, Sft, _silent, class_weights
 from ratchet.meter.head import Head, width_of
 from ratchet.meter.passes import Ask, Pass, Trunk, packed
 from ratchet.meter.read import Reading
@@ -19,15 +19,14 @@ from ratchet.meter.read import Reading
 def fit_head(
     model: Any, grammar: Grammar, readings: Seq[Reading], examples: Seq[Example], own: Sft, *, batch_tokens: int, progress: Progress = _silent
 ) -> tuple[Head, list[dict[str, float]]]:
-    """(head, curve); trains `model` along. Classes weigh the same."""
+    """(head, curve); trains `model` along. With `own.balance` classes weigh the same."""
     from ratchet.learners.optimizers import schedule
 
     head = Head(width_of(model)).to(next(model.parameters()).device)
     if not examples or not own.epochs:
         return head, []
     optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=own.lr, weight_decay=0.0, betas=(0.9, 0.95))
-    count = [sum(one.value is None for one in examples), sum(one.value is not None for one in examples)]
-    weight = [len(examples) / (2 * number) if number else 0.0 for number in count]
+    weight = class_weights(examples, own.balance)
     by_episode: dict[int, list[Example]] = {}
     for one in sorted(examples, key=lambda one: (one.episode, one.point)):
         by_episode.setdefault(one.episode, []).append(one)

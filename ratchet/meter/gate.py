@@ -15,6 +15,7 @@ from ratchet.evaluation.step_quality import step_quality
 from ratchet.meter.labels import Labelled
 
 BINS = 10
+ONE_CLASS = 0.5  # least accuracy where all labels are of one class
 
 
 class Limits(Protocol):
@@ -83,17 +84,22 @@ def judge(
     """The four tests. `completable`, `p`, `able` [P]: b̂, p̂ and b of all prefixes that were asked; `changes` and `exact`: Δ and exact
     labels of each episode; `unparsable`: share of freely written answers that did not parse.
 
-    A test that cannot be made (one class of labels, no exact labels) is told and passed.
+    A test that cannot be made for want of exact labels, or of calibration for want of both classes, is told and passed. Of one class the
+    verdicts have to be right for half of the prefixes [ours], since none can be above the majority class. Where nothing was asked at all
+    (no held-out episode, or none that fits into the meter's context), nothing can be trusted.
     """
     majority = float(max(able.mean(), 1 - able.mean())) if len(able) else None
     accuracy = float(np.mean(completable == able)) if len(able) else None
     one_class = majority is None or majority == 1.0
+    floor = ONE_CLASS if majority == 1.0 else majority
+    right = accuracy is not None and (accuracy >= ONE_CLASS if one_class else accuracy > floor)
     known = [(change, label) for change, label in zip(changes, exact, strict=True) if label is not None]
     sign = step_quality(*(np.concatenate(part) for part in zip(*known, strict=True))) if known else None
     sign_accuracy = None if sign is None else sign["signed_balanced_accuracy"]
     ece = None if one_class else expected_calibration_error(p, able)
     tests = [
-        _test("accuracy above the majority class", accuracy, majority, one_class or (accuracy is not None and accuracy > majority)),  # type: ignore[operator]
+        _test("prefixes that could be asked about", float(len(able)), 1.0, len(able) > 0),
+        _test("accuracy above the majority class", accuracy, floor, not len(able) or right),
         _test("calibration error", ece, limits.max_ece, ece is None or ece <= limits.max_ece),
         _test(
             f"direction of steps ({source or 'no exact labels'})", sign_accuracy, limits.min_sign_accuracy,
@@ -123,5 +129,7 @@ def _test(name: str, observed: float | None, limit: float | None, passed: bool) 
 
 def said(verdict: Mapping[str, Any]) -> str:
     """A verdict in a line."""
+    missing = [one["name"] for one in verdict["tests"] if one["observed"] is None]
     told = [f"{one['name']} {one['observed']:.3f} (limit {one['limit']:.3f})" for one in verdict["tests"] if not one["passed"] and one["observed"] is not None]
-    return "its gate is open" if verdict["passed"] else f"it fails its gate: {'; '.join(told)}"
+    untested = f"; not tested: {', '.join(missing)}" if missing else ""
+    return ("its gate is open" if verdict["passed"] else f"it fails its gate: {'; '.join(told)}") + untested

@@ -90,12 +90,14 @@ def _write(model: Any, template: Template, grammar: Grammar, passes: Sequence[Pa
     found = Answers.empty(len(logit))
     found.logit, found.completable, found.parsed, found.free = logit, logit >= 0, np.ones(len(logit), bool), free
     read = np.ones(len(logit), bool) if all_remaining else found.completable
-    rows = np.flatnonzero(read & ~free)
+    rows = np.flatnonzero(read & (~free | all_remaining))
     needed = len(grammar.true) + len(grammar.middle) + MOST_DIGITS
     if len(rows) or free.any():
         on = Continuation(model, passes, max(needed, MOST_FREE if free.any() else 0))
+        held = on.used.copy()
         if len(rows):
             found.remaining[rows] = _digits(on, grammar, rows)
+            on.rewind(rows, held[rows])
         if free.any():
             behind = torch.cat([one.hidden[end - len(grammar.opening)] for one, end in zip(passes, ends, strict=True)])
             _freely(model, on, template, grammar, behind, np.flatnonzero(free), found)
@@ -126,7 +128,8 @@ def _digits(on: Continuation, grammar: Grammar, rows: np.ndarray) -> np.ndarray:
 def _freely(
     model: Any, on: Continuation, template: Template, grammar: Grammar, hidden: torch.Tensor, rows: np.ndarray, found: Answers
 ) -> None:
-    """Writes behind the question until the end of the turn and reads the text as anybody would."""
+    """Writes behind the question until the end of the turn and reads the text as anybody would. A number that was read by the grammar stays
+    where the text has none."""
     on.rewind(rows, on.used[rows] - len(grammar.opening))
     written: list[list[int]] = [[] for _ in rows]
     running = np.arange(len(rows))
@@ -144,4 +147,5 @@ def _freely(
         answer = parse_answer(text)
         found.parsed[row] = answer is not None
         found.completable[row] = answer is not None and answer.completable
-        found.remaining[row] = np.nan if answer is None or answer.remaining is None else answer.remaining
+        if answer is not None and answer.remaining is not None:
+            found.remaining[row] = answer.remaining

@@ -39,17 +39,15 @@ def begun(folder: Path, form: Any = "written") -> tuple[Meter, list[Any], list[A
     return meter, readings, [labelled(one, row, "ttg") for one, row in zip(readings, rows, strict=True)]
 
 
-def test_the_two_trainers_of_the_first_stage_have_one_loss_and_both_learn(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_two_trainers_of_the_first_stage_have_one_loss_and_both_learn(folder: Path, tmp_path: Path) -> None:
     meter, readings, labels = begun(folder)
     examples = examples_of(readings, labels, "all", 1)
     flags = [one.value is not None for one in examples]
     assert any(flags) and not all(flags) and len(examples_of(readings, labels, 1, 1)) == len(readings)
     once = chosen(examples, None, False, 1)
     first = [point["loss"] for point in sft_with_trl(meter.model, meter.template, meter.grammar, once, Sft(1, 1e-12, len(once), 1), scratch=tmp_path)]
-    monkeypatch.setattr(fit, "_sequences", lambda *given, true=fit._sequences: _evenly(true(*given)))
     ours = ActorLearner(begun(folder)[0].model, [AnswerLikelihood()], optimizer="adamw", batch_tokens=10**6, max_grad_norm=1e6)
-    assert ours.update(fit._sequences(meter.grammar, readings, once), 0.0).metrics["answer"] == pytest.approx(first[0], abs=1e-4)
-    monkeypatch.undo()
+    assert ours.update(fit._sequences(meter.grammar, readings, once, balance=False), 0.0).metrics["answer"] == pytest.approx(first[0], abs=1e-4)
 
     theirs = sft_with_trl(meter.model, meter.template, meter.grammar, once, OWN, scratch=tmp_path)
     other, _, _ = begun(folder)
@@ -63,12 +61,12 @@ def test_the_two_trainers_of_the_first_stage_have_one_loss_and_both_learn(folder
     assert meter.model.config._attn_implementation == "ratchet" and before.keys() == tiny.weights(meter.model).keys()
 
 
-def _evenly(sequences: list[Any]) -> list[Any]:
-    from dataclasses import replace
-
-    for one in sequences:
-        one.branches = tuple(replace(branch, weight=1.0) for branch in one.branches)
-    return sequences
+def test_classes_weigh_the_same_where_they_are_balanced(folder: Path) -> None:
+    _, readings, labels = begun(folder)
+    examples = examples_of(readings, labels, "all", 1)
+    able = np.array([one.value is not None for one in examples])
+    false, true = fit.class_weights(examples, True)
+    assert true * able.sum() == pytest.approx(false * (~able).sum()) == pytest.approx(len(examples) / 2) and fit.class_weights(examples, False) == [1.0, 1.0]
 
 
 def test_a_head_learns_and_a_folder_keeps_the_whole_meter(folder: Path, tmp_path: Path) -> None:

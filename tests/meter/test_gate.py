@@ -37,9 +37,17 @@ def test_a_good_meter_passes_and_each_fault_shuts_the_gate_by_its_name() -> None
 
 def test_what_cannot_be_tested_is_told_and_passed() -> None:
     verdict = good(exact=[None], source=None)
-    assert verdict["passed"] and verdict["sign"] is None and verdict["tests"][2]["observed"] is None
+    assert verdict["passed"] and verdict["sign"] is None and said(verdict) == "its gate is open; not tested: direction of steps (no exact labels)"
     one_class = good(able=np.ones(10, bool), completable=np.ones(10, bool))
     assert one_class["passed"] and one_class["ece"] is None and one_class["majority"] == 1.0
+
+
+def test_nothing_asked_and_one_class_got_wrong_shut_the_gate() -> None:
+    none = np.zeros(0, bool)
+    nothing = good(able=none, completable=none, p=np.zeros(0), changes=[], exact=[], source=None)
+    assert nothing["failed"] == ["prefixes that could be asked about"]
+    wrong = good(able=np.ones(10, bool), completable=np.arange(10) < 4)
+    assert wrong["failed"] == ["accuracy above the majority class"]
 
 
 def test_the_temperature_mends_a_meter_that_is_too_sure() -> None:

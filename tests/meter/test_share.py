@@ -78,12 +78,12 @@ def estimates(remaining: list[float | None], tokens: list[float], p: list[float]
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=12), st.booleans(), st.sampled_from(["hard", "soft"]))
-def test_a_perfect_meter_says_nothing_in_td(n, solved, cost) -> None:
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=12), st.booleans(), st.sampled_from(["hard", "soft"]), st.sampled_from([50, 10_000]))
+def test_a_perfect_meter_says_nothing_in_td(n, solved, cost, limit) -> None:
     """In a success it counts down exactly what is written, in a failure all is lost from the beginning."""
     to_go = list(np.cumsum(n[::-1])[::-1])
     found = estimates(to_go if solved else [None] * len(n), n)
-    c, share = costs(found, 10_000, solved=solved, truncated=False, cost=cost)
+    c, share = costs(found, limit, solved=solved, truncated=False, cost=cost)
     np.testing.assert_allclose(deltas(c, share, found.tokens, "td"), 0, atol=1e-9)
     assert meter_credit(deltas(c, share, found.tokens, "td"), n, 1.0)[1].tolist() == pytest.approx([1.0] * len(n))
 
@@ -91,11 +91,11 @@ def test_a_perfect_meter_says_nothing_in_td(n, solved, cost) -> None:
 def test_costs_are_estimates_or_the_limit_and_end_as_the_episode_did() -> None:
     found = estimates([400, None, 90], [10, 20, 30])
     c, share = costs(found, 300, solved=True, truncated=False)
-    assert c.tolist() == [300, 300, 90, 0] and share.tolist() == [0, 0, 1]  # no estimate exceeds C
+    assert c.tolist() == [400, 300, 90, 0] and share.tolist() == [0, 0, 1]  # an estimate above C is an estimate
     c, share = costs(found, 300, solved=False, truncated=True)
-    assert c.tolist() == [300, 300, 90, 300] and share.tolist() == [0, 0, 0]
+    assert c.tolist() == [400, 300, 90, 300] and share.tolist() == [0, 0, 0]
     c, share = costs(found, 300, solved=False, truncated=True, terminal="meter")
-    assert c.tolist() == [300, 300, 90, 90] and deltas(c, share, found.tokens, "td")[-1] == 0
+    assert c.tolist() == [400, 300, 90, 90] and deltas(c, share, found.tokens, "td")[-1] == 0
     assert costs(found, 300, solved=False, truncated=False, terminal="meter")[0][-1] == 300  # the environment ended it
     soft, share = costs(estimates([400, 100, 90], [10, 20, 30], [0.5, 0.25, 1.0]), 1000, solved=True, truncated=False, cost="soft")
     assert soft.tolist() == [700, 775, 90, 0] and share.tolist() == [0.5, 0.25, 1.0]

@@ -34,7 +34,8 @@ def test_trajectories_are_read_with_the_labels_of_their_steps() -> None:
     assert not second.solved and second.turns == [("Cancel my order.", "Done.")]  # what nobody judged is no step
 
 
-@pytest.mark.parametrize("line", ['{"messages": []}', "no json", '{"messages": [{"role": "assistant", "content": "x"}], "step_labels": {"0": 2}}'])
+@pytest.mark.parametrize("line", ['{"messages": []}', "no json", '{"messages": [{"role": "assistant", "content": "x"}], "step_labels": {"0": 2}}',
+                                  '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "step_labels": {"0": 1, "1": 1}}'])
 def test_what_is_in_another_form_is_refused_by_its_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(FILE.read_text() + line + "\n")

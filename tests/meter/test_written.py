@@ -85,6 +85,8 @@ def test_branch_answers_are_those_of_one_question_a_sequence(base: tuple[Any, ..
             answer = parse_answer(text)
             if free[place]:
                 assert found.parsed[place] == (answer is not None)
+                written_number = answer.remaining if answer is not None else None
+                assert found.remaining[place] == (remaining if written_number is None else written_number), "soft costs need a number everywhere"
             else:
                 assert found.parsed[place] and found.remaining[place] == remaining
                 assert logit < 0 or hard.remaining[place] == remaining
