@@ -76,8 +76,9 @@ class GuidedPolicy:
         mine = [rows[index] for index in playing]
         prompts = [new[index] for index in playing]
         drawn = self._draw(mine, prompts, [limits[index] for index in playing])
-        self._read(mine, [turns[index].observation for index in playing])
-        after = self.lookahead.tried(mine, [[one.action for one in some] for some in drawn])
+        observations = [turns[index].observation for index in playing]
+        self._read(mine, observations)
+        after = self.lookahead.tried(mine, observations, [[one.action for one in some] for some in drawn])
         costs = self._costs(mine, drawn, after)
         for index, row, some, cost in zip(playing, mine, drawn, costs, strict=True):
             best = min(range(len(some)), key=lambda j: (cost[j], -sum(some[j].logprobs)))

@@ -31,8 +31,11 @@ class Lookahead(Protocol):
 
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str) -> None: ...
 
-    def tried(self, rows: Sequence[int], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
-        """What each of a row's actions leads to."""
+    def tried(self, rows: Sequence[int], observations: Sequence[str], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
+        """What each of a row's actions leads to. `observations`: what the environments themselves say now.
+
+        Raises RatchetError where what is tried ahead in has come to say something else than they do.
+        """
         ...
 
     def took(self, row: int, candidate: int) -> None:
@@ -48,24 +51,29 @@ class Clones:
         self._envs: dict[int, Any] = {}
         self._copies: dict[int, list[Any]] = {}
         self._names: dict[int, str] = {}
+        self._tasks: dict[int, Task] = {}
+        self._says: dict[int, str] = {}  # what the copy that a row goes on with said last
+        self._turns: dict[int, list[Turn]] = {}
 
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str) -> None:
         env = self.make()
-        if env.reset(task).observation != turn.observation:
-            raise RatchetError(f"guidance: task {task.task_id} begins otherwise when it is begun again, so nothing can be tried ahead")
-        self._envs[row], self._names[row] = env, episode_id
+        self._envs[row], self._names[row], self._tasks[row] = env, episode_id, task
+        self._says[row] = env.reset(task).observation
         self.steps[episode_id] = Steps()
 
-    def tried(self, rows: Sequence[int], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
+    def tried(self, rows: Sequence[int], observations: Sequence[str], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
         found: list[list[Turn | Failure]] = []
-        for row, some in zip(rows, actions, strict=True):
+        for row, now, some in zip(rows, observations, actions, strict=True):
+            if self._says[row] != now:
+                raise _otherwise(self._tasks[row], "in a copy of its environment")
             self._copies[row] = [self._envs[row].clone() for _ in some]
-            found.append([env.step(action) for env, action in zip(self._copies[row], some, strict=True)])
+            self._turns[row] = [env.step(action) for env, action in zip(self._copies[row], some, strict=True)]
+            found.append([*self._turns[row]])
             self.steps[self._names[row]].tried += len(some)
         return found
 
     def took(self, row: int, candidate: int) -> None:
-        self._envs[row] = self._copies.pop(row)[candidate]
+        self._envs[row], self._says[row] = self._copies.pop(row)[candidate], self._turns[row][candidate].observation
 
 
 @dataclass
@@ -74,7 +82,7 @@ class _Played:
     episode_id: str
     actions: list[str] = field(default_factory=list)
     observations: list[str] = field(default_factory=list)  # behind the reset and each action
-    last: list[tuple[str, Turn | Failure]] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)  # the actions that were tried last
 
 
 class Replays:
@@ -85,10 +93,13 @@ class Replays:
         self._rows: dict[int, _Played] = {}
 
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str) -> None:
-        self._rows[row] = _Played(task, episode_id, observations=[turn.observation])
+        self._rows[row] = _Played(task, episode_id)
         self.steps[episode_id] = Steps()
 
-    def tried(self, rows: Sequence[int], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
+    def tried(self, rows: Sequence[int], observations: Sequence[str], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
+        for row, now, some in zip(rows, observations, actions, strict=True):
+            self._rows[row].observations.append(now)
+            self._rows[row].last = [*some]
         entries = [(row, place, action) for row, some in zip(rows, actions, strict=True) for place, action in enumerate(some)]
         slots = [row * self.candidates + place for row, place, _ in entries]
         played = [self._rows[row] for row, _, _ in entries]
@@ -104,24 +115,22 @@ class Replays:
         for at, turn in zip(going, self.pool.step([slots[at] for at in going], [entries[at][2] for at in going]), strict=True):
             turns[at] = turn
             self.steps[played[at].episode_id].tried += 1
-        found: dict[int, list[tuple[str, Turn | Failure]]] = {row: [] for row in rows}
-        for (row, _, action), turn in zip(entries, turns, strict=True):
-            found[row].append((action, turn))
-        for row in rows:
-            self._rows[row].last = found[row]
-        return [[turn for _, turn in found[row]] for row in rows]
+        found: dict[int, list[Turn | Failure]] = {row: [] for row in rows}
+        for (row, _, _), turn in zip(entries, turns, strict=True):
+            found[row].append(turn)
+        return [found[row] for row in rows]
 
     def _compare(self, played: Sequence[_Played], turns: Sequence[Turn | Failure], t: int) -> None:
         for one, turn in zip(played, turns, strict=True):
             if not isinstance(turn, Failure) and turn.observation != one.observations[t]:
-                raise RatchetError(
-                    f"guidance: task {one.task.task_id} reads otherwise at step {t} when its actions are played again, so nothing can be tried ahead"
-                )
+                raise _otherwise(one.task, f"at step {t} when its actions are played again")
 
     def took(self, row: int, candidate: int) -> None:
-        action, turn = self._rows[row].last[candidate]
-        self._rows[row].actions.append(action)
-        self._rows[row].observations.append("" if isinstance(turn, Failure) else turn.observation)
+        self._rows[row].actions.append(self._rows[row].last[candidate])
+
+
+def _otherwise(task: Task, where: str) -> RatchetError:
+    return RatchetError(f"guidance: task {task.task_id} reads otherwise {where}, so nothing can be tried ahead")
 
 
 @contextmanager

@@ -38,19 +38,24 @@ def test_copies_and_replays_lead_to_the_same_and_count_their_steps() -> None:
             turn = ProvingGroundEnv(*SHAPE).reset(task)
             for one in (clones, replays):
                 one.begin(row, task, turn, f"e{row}")
+        real = [ProvingGroundEnv(*SHAPE) for _ in range(2)]
+        now = [env.reset(task).observation for env, task in zip(real, TASKS, strict=False)]
         for turns in range(3):
             actions = [[*solve(world_of(TASKS[0].task_id, *SHAPE)).best(clones._envs[0].state)[:1], "wait", "finish"], ["wait", "go den", "nonsense"]]
-            tried = [one.tried([0, 1], actions) for one in (clones, replays)]
+            tried = [one.tried([0, 1], now, actions) for one in (clones, replays)]
             seen = [[[(turn.observation, turn.done, turn.solved, turn.valid) for turn in some] for some in found] for found in tried]  # type: ignore[union-attr]
             assert seen[0] == seen[1] and len(seen[0][0]) == 3
             for one in (clones, replays):
                 one.took(0, 0)
                 one.took(1, turns % 2)
+            now = [real[0].step(actions[0][0]).observation, real[1].step(actions[1][turns % 2]).observation]
         assert clones.steps["e0"].tried == replays.steps["e0"].tried == 9 and clones.steps["e0"].replayed == 0
         assert replays.steps["e0"].replayed == 3 * (0 + 1 + 2)
         replays._rows[1].observations[1] = "something else"
         with pytest.raises(RatchetError, match="reads otherwise at step 1"):
-            replays.tried([1], [["wait"]])
+            replays.tried([1], now[1:], [["wait"]])
+        with pytest.raises(RatchetError, match="reads otherwise in a copy of its environment"):
+            clones.tried([1], ["something else"], [["wait"]])
     settings = SimpleNamespace(name="proving-ground", options=SimpleNamespace(model_dump=lambda: {**ARGUMENTS, "seed": 1}))
     with lookahead_of(settings, Path("."), "train", 4) as found:
         assert isinstance(found, Clones)
