@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 ONE_ADVANTAGE = ("grpo", "rloo", "dapo")
 """Estimators with one advantage for all steps of an episode, which alone can be shared out among them."""
 
+AutoOrShare = Annotated[float | str, WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "number", "minimum": 0, "maximum": 1}]})]
 AllOrCount = Annotated[int | str, WithJsonSchema({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]})]
 
 
@@ -23,7 +24,20 @@ class Credit(Section):
     rho: Share = Field(description="part that is spread evenly, 0 to 1; 0.2 in the paper")
     cap: float = Field(ge=1, description="most that a step's weight may be (the paper's M = 5); 1 = all steps weigh the same")
     form: Literal["density", "mass"] = Field(description="a share is of each of a step's tokens alike, or a mass spread over its tokens")
-    beta: Share = Field(description="the meter's part of the share, the rest is the critic's (fit_critic); 1 = the meter alone, 0 = the critic alone")
+    beta: AutoOrShare = Field(
+        description="the meter's part of the share, the rest is the critic's (fit_critic); 1 = the meter alone, 0 = the critic alone, "
+        "auto = by how often each is right about held-out steps"
+    )
+
+    @model_validator(mode="after")
+    def _auto_or_a_part(self) -> Credit:
+        if self.beta != "auto" and (isinstance(self.beta, str) or not 0 <= self.beta <= 1):
+            raise ValueError(f"beta: {self.beta} is neither `auto` nor a number from 0 to 1; write one of them")
+        return self
+
+    @property
+    def asks_critic(self) -> bool:
+        return self.beta != 1
 
 
 class FailureCost(Section):
@@ -122,13 +136,13 @@ class FitMeter(Section):
 def check_meter(settings: Settings) -> None:
     """Raises ValueError for what cannot work together."""
     online, own, fit = settings.evolve_online, settings.evolve_online.meter, settings.fit_meter
-    shared = own.enabled or online.share.beta < 1
+    shared = own.enabled or online.share.asks_critic
     if shared and online.credit not in ONE_ADVANTAGE:
         raise ValueError(
             f"evolve_online.credit: {online.credit} gives each step an advantage of its own, and a meter or critic shares out one of the "
             f"episode; set it to {', '.join(ONE_ADVANTAGE)}, or set evolve_online.meter.enabled to false and evolve_online.share.beta to 1"
         )
-    if online.share.beta < 1 and not settings.fit_critic.enabled:
+    if online.share.asks_critic and not settings.fit_critic.enabled:
         raise ValueError(
             f"evolve_online.share.beta: {online.share.beta} leaves a part of the share to a critic, and none is fitted; set fit_critic.enabled "
             "to true, or this to 1"

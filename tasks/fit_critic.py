@@ -104,6 +104,7 @@ class _Fit:
         mine = [one for one in measured if one.episode_id in newest]
         ranks = rank_correlation([found[one.episode_id].value[:-1].mean() for one in mine], [one.outcome for one in mine])
         gate = gate_of(ranks, self.own.min_rank_correlation)
+        gate["step_accuracy"] = self._step_accuracy(mine, found, steps)
         errors = {name: td_error_of(found, some, learner.settings) for name, some in (("fitted", train), ("held_out", measured))}
         write_json(stage.out(f"data/rounds/{self.round}/critic/gate.json"), gate)
         told = {"curve": result.curve, "steps": result.steps, "skipped_steps": result.skipped_steps, "gate": gate, "td_error": errors}
@@ -131,6 +132,19 @@ class _Fit:
         if self.own.lora.rank:
             add_low_rank(critic.backbone, self.own.lora.rank, self.own.lora.alpha, seed)
         return critic
+
+    def _step_accuracy(self, mine: list[Judged], found: dict[str, Verdicts], steps: pa.Table) -> float | None:
+        """Balanced accuracy of an advantage's sign about held-out steps, where the environment has exact labels; read for `share.beta: auto`."""
+        from ratchet.evaluation.step_labels import step_labels
+        from ratchet.evaluation.step_quality import step_quality
+
+        if self.stage.settings.evolve_online.share.beta != "auto":
+            return None
+        names = {one.episode_id for one in mine}
+        rows = [row for row in self._read("episodes").to_pylist() if row["episode_id"] in names]
+        _, labels = step_labels(self.stage.settings.env, self.stage.path("data/games"), rows, steps)
+        known = [(found[row["episode_id"]].advantage, label) for row, label in zip(rows, labels, strict=True) if label is not None]
+        return step_quality(*(np.concatenate(part) for part in zip(*known, strict=True)))["signed_balanced_accuracy"] if known else None
 
     def _traces(self, steps: pa.Table, rows: pa.Table) -> dict[str, np.ndarray]:
         """Truncated ratios of the episodes that an older policy played."""

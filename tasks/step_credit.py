@@ -27,7 +27,7 @@ def step_credit(stage: Stage) -> StepCredit | None:
     """None where neither is used, and where those that are meant are off or have failed their gates, which is said."""
     own = stage.settings.evolve_online
     meter = _meter(stage) if own.meter.enabled else None
-    critic = _critic(stage) if own.share.beta < 1 else None
+    critic = _critic(stage) if own.share.asks_critic else None
     return StepCredit(stage, meter, critic) if meter is not None or critic is not None else None
 
 
@@ -56,6 +56,26 @@ def _critic(stage: Stage) -> CriticLearner | None:
     return CriticLearner(load_critic(folder), fit_settings(stage))
 
 
+def _beta(stage: Stage) -> float:
+    """The meter's part of the share."""
+    from ratchet.credit.share import beta_of
+
+    beta = stage.settings.evolve_online.share.beta
+    if beta != "auto":
+        return float(beta)
+    base = stage.path(f"data/rounds/{stage.key}")
+    known: list[float | None] = []
+    for name in ("meter", "critic"):
+        gate = base / name / "gate.json"
+        found = read_json(gate) if gate.is_file() and skipped(base / name) is None else {}
+        sign = (found.get("gate") or {}).get("sign") or {}
+        known.append(found.get("step_accuracy") if name == "critic" else sign.get("signed_balanced_accuracy"))
+    chosen = beta_of(*known)
+    meter, critic = ("unknown" if one is None else f"{one:.3f}" for one in known)
+    say(f"{stage.title}: the meter's part of the share is {chosen:.2f} (right about held-out steps: meter {meter}, critic {critic})")
+    return chosen
+
+
 @dataclass
 class _Said:
     """What one source says of some episodes: a mass a step for the share, and its table."""
@@ -71,6 +91,7 @@ class StepCredit:
     def __init__(self, stage: Stage, meter: Meter | None, critic: CriticLearner | None) -> None:
         self.stage, self.meter, self.critic, self.own = stage, meter, critic, stage.settings.evolve_online
         self.folder = stage.scratch / "credit"
+        self.beta = _beta(stage)
 
     def apply(self, iteration: int, sequences: Sequence[Tokens], episodes: pa.Table, steps: pa.Table) -> dict[str, float]:
         """Multiplies the advantages of `sequences` with their weights; returns metrics. `episodes` and `steps` are those of the iteration."""
@@ -84,7 +105,7 @@ class StepCredit:
             said = {name: source(rows, sequences, episodes, steps) for name, source in self._sources.items()}
         weights: list[np.ndarray] = []
         for number, one in enumerate(sequences):
-            beta = {"meter": share.beta, "critic": 1 - share.beta}
+            beta = {"meter": self.beta, "critic": 1 - self.beta}
             q = mixed_share([(beta[name], one_said.masses[number]) for name, one_said in said.items()], len(one.advantages), share.rho)
             weights.append(np.ones(len(q)) if one.silent else bounded_mean(q, _written(one), share.cap, share.form))
             if not one.silent:
@@ -94,7 +115,9 @@ class StepCredit:
             write_table(self._part(name, iteration), name, one_said.table(kept))
         loud = [weight for one, weight in zip(sequences, weights, strict=True) if not one.silent]
         flat = np.concatenate([np.empty(0), *loud])
-        found = {"credit_weight_max": float(flat.max()), "credit_capped_share": float(np.mean(flat >= share.cap * (1 - 1e-9)))} if len(flat) else {}
+        found = {}
+        if len(flat):
+            found = {"credit_beta": self.beta, "credit_weight_max": float(flat.max()), "credit_capped_share": float(np.mean(flat >= share.cap * (1 - 1e-9)))}
         return {**found, **{name: value for one_said in said.values() for name, value in one_said.metrics.items()}}
 
     @property

@@ -32,6 +32,15 @@ def mixed_share(sources: Sequence[tuple[float, np.ndarray]], steps: int, rho: fl
     return rho / steps + (1.0 - rho) * mixed
 
 
+def beta_of(meter: float | None, critic: float | None) -> float:
+    """The meter's β from both sources' balanced accuracies about the direction of held-out steps: in proportion to what each is above
+    chance [ours]. One half where that of either is not known, or neither is above chance."""
+    above = [0.0 if one is None else max(one - 0.5, 0.0) for one in (meter, critic)]
+    if meter is None or critic is None or not sum(above):
+        return 0.5
+    return above[0] / sum(above)
+
+
 def bounded_mean(q: ArrayLike, n: ArrayLike, cap: float, form: Form = "density") -> np.ndarray:
     """BM(q; n): w_t = min(M, λ·q_t) with the one λ for which Σ n_t·w_t = N; float64 [T].
 

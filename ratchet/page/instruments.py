@@ -12,6 +12,7 @@ from ratchet.page.words import number, percent, round_name, skipped
 CREDIT = (
     ("credit_weight_max", "Largest weight", lambda value: number(value, 2)),
     ("credit_capped_share", "At the cap", percent),
+    ("credit_beta", "Meter's part of the share", percent),
     ("meter_completable_share", "Held completable", percent),
     ("meter_cost", "Mean cost", lambda value: number(value, 0)),
     ("meter_silent_share", "No share", percent),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ratchet.credit.meter import Estimates, costs, deltas, masses, meter_credit
-from ratchet.credit.share import bounded_mean, mixed_share
+from ratchet.credit.share import beta_of, bounded_mean, mixed_share
 
 FOLDER = Path(__file__).parents[1] / "vectors"
 BOUNDED = json.loads((FOLDER / "bounded_mean.json").read_text())["cases"]
@@ -61,6 +61,11 @@ def test_the_example_of_the_method_comes_out() -> None:
     q, w = meter_credit(np.array([0.0, 900.0, 30.0, 0.0]), np.array([100, 50, 300, 80]), 1.0)
     np.testing.assert_allclose(q, [0.05, 0.8242, 0.0758, 0.05], atol=5e-5)
     np.testing.assert_allclose(w, [0.441057, 5, 0.668699, 0.441057], atol=5e-7)
+
+
+@pytest.mark.parametrize(("meter", "critic", "beta"), [(0.7, 0.6, 2 / 3), (0.7, 0.4, 1), (0.4, 0.9, 0), (0.5, 0.3, 0.5), (None, 0.9, 0.5), (0.9, None, 0.5)])
+def test_beta_goes_by_what_each_is_above_chance(meter, critic, beta) -> None:
+    assert beta_of(meter, critic) == pytest.approx(beta)
 
 
 def test_a_source_without_mass_is_dropped_and_two_are_mixed_by_beta() -> None:

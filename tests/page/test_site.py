@@ -252,7 +252,7 @@ def test_with_the_token_a_person_promotes_and_rolls_back_on_record(deciding: Tes
     assert "by &lt;b&gt;eye" in shown and "by Ada" in shown and "Roll back to the champion before" in shown and TOKEN not in shown
     assert deciding.post(f"/versions/{KEPT}/rollback", data=form | {"reason": "worse"}).headers["location"] == f"/versions/{CHAMPION}"
     entries = read_card(copied / "registry", CHAMPION)
-    assert [one["status"] for one in entries["statuses"]] == ["champion", "archived", "champion"]
+    assert [one["status"] for one in entries["statuses"]] == ["candidate", "champion", "archived", "champion"]
     assert (entries["decisions"][-1]["by"], entries["decisions"][-1]["reasons"]) == ("Ada", ["worse"])
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from ratchet.credit.share import beta_of
 from ratchet.critic.learner import CriticLearner
 from ratchet.episodes.files import read_table, write_table
 from ratchet.errors import RatchetError
@@ -25,6 +26,7 @@ from tasks.common import Stage
 from tasks.evaluate import play_panel
 from tasks.evolve_offline import _Offline
 from tasks.rounds import offline_candidate
+from tasks.step_credit import _beta
 from tests.models import tiny
 from tests.rounds.conftest import change
 from tests.tasks.conftest import CHECKOUT, run_stage
@@ -119,6 +121,29 @@ def test_what_an_expert_did_wrong_on_purpose_is_never_imitated(evolved_copy: Pat
     found = {one.episode_id: one for one in _Offline(stage, evolved_copy / "data/rounds/1/buffer", evolved_copy / "models/rounds/0/start")._sequences()}
     first = (found[name].step == 0) & (found[name].role == REPLY)
     assert first.any() == learns and ((found[name].step == 1) & (found[name].role == REPLY)).any()
+
+
+def test_beta_may_go_by_how_often_meter_and_critic_are_right_about_held_out_steps(
+    evolved_copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def labels(settings: Any, games: Path, rows: list[dict[str, Any]], steps: Any) -> Any:
+        asked.append(len(rows))
+        return "plan", [np.array([1, -1] * row["n_steps"], np.int8)[: row["n_steps"]] for row in rows]
+
+    monkeypatch.setattr("ratchet.evaluation.step_labels.step_labels", labels)
+    change(evolved_copy, "evolve_online.share.beta=auto", "evolve_online.meter.enabled=true", "buffer.held_out_share=0.5")
+    for name in ("buffer", "fit_critic"):
+        run_stage(evolved_copy, name, "1")
+    accuracy = told(evolved_copy, "fit_critic-1")["gate"]["step_accuracy"]
+    assert asked[0] > 0 and 0 <= accuracy <= 1
+    gate = {"gate": {"sign": {"signed_balanced_accuracy": 0.8}}}
+    (evolved_copy / "data/rounds/1/meter/skipped.json").unlink(missing_ok=True)
+    (evolved_copy / "data/rounds/1/meter/gate.json").write_text(json.dumps(gate))
+    stage = Stage(evolved_copy, load(evolved_copy / "params.yaml"), "evolve_online", "1")
+    assert _beta(stage) == pytest.approx(beta_of(0.8, accuracy))
+    assert f"meter 0.800, critic {accuracy:.3f}" in capsys.readouterr().out
 
 
 class Killed(BaseException):
