@@ -24,9 +24,10 @@ def run(stage: Stage) -> None:
     buffer = stage.path(f"data/rounds/{stage.key}/buffer")
     if not stage.settings.fit_critic.enabled:
         return stage.skip("fit_critic is off")
-    one_sided = read_json(buffer / "buffer.json")["one_sided"] if skipped(buffer) is None else None
-    graded = stage.settings.fit_critic.reward == "score"  # then failures differ, too
-    if reason := skipped(buffer) or (None if graded else one_sided):
+    reason = skipped(buffer)
+    if reason is None and stage.settings.fit_critic.reward != "score":  # by which failures differ, too
+        reason = read_json(buffer / "buffer.json")["one_sided"]
+    if reason:
         return stage.skip(reason)
     _Fit(stage, buffer).run()
 
@@ -79,10 +80,10 @@ class _Fit:
         from ratchet.critic.model import save_critic
         from ratchet.models.build import card_of
 
-        stage, rows = self.stage, self._read("buffer")
+        stage, rows = self.stage, self._read("buffer").to_pylist()
         steps, labels = self._read("steps"), self._read("labels")
         all_of = judged_of(stage, self._read("episodes"), steps, labels["r_aux"].to_numpy())
-        held_out = {row["episode_id"] for row in rows.select(["episode_id", "held_out"]).to_pylist() if row["held_out"]}
+        held_out = {row["episode_id"] for row in rows if row["held_out"]}
         train, measured = in_parts(all_of, {one.task_id for one in all_of if one.episode_id in held_out})
         if not train:
             return stage.skip("all tasks of the buffer are held out; lower buffer.held_out_share")
@@ -100,7 +101,7 @@ class _Fit:
             learner, result = fit(self._critic(), train, measured, fit_settings(stage), scratch=stage.scratch, progress=progress)
         found = learner.judge(all_of, kind=self.own.advantage, lam=self.own.lam, traces=self._traces(steps, rows))
         write_table(stage.out(f"data/rounds/{self.round}/critic/critic.parquet"), "critic", credit_table(all_of, found))
-        newest = {row["episode_id"] for row in rows.to_pylist() if row["source"] == OWN and row["age"] == 0}
+        newest = {row["episode_id"] for row in rows if row["source"] == OWN and row["age"] == 0}
         mine = [one for one in measured if one.episode_id in newest]
         ranks = rank_correlation([found[one.episode_id].value[:-1].mean() for one in mine], [one.outcome for one in mine])
         gate = gate_of(ranks, self.own.min_rank_correlation)
@@ -146,11 +147,11 @@ class _Fit:
         known = [(found[row["episode_id"]].advantage, label) for row, label in zip(rows, labels, strict=True) if label is not None]
         return step_quality(*(np.concatenate(part) for part in zip(*known, strict=True)))["signed_balanced_accuracy"] if known else None
 
-    def _traces(self, steps: pa.Table, rows: pa.Table) -> dict[str, np.ndarray]:
+    def _traces(self, steps: pa.Table, rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         """Truncated ratios of the episodes that an older policy played."""
         from ratchet.critic.buffer import EXPERT, step_ratios
 
-        older = {row["episode_id"] for row in rows.to_pylist() if row["age"] > 0 and row["source"] != EXPERT}
+        older = {row["episode_id"] for row in rows if row["age"] > 0 and row["source"] != EXPERT}
         if not older:
             return {}
         ratios = step_ratios(steps, self._read("logprobs"), 1.0)

@@ -103,12 +103,13 @@ class _Fit:
         able = np.array([one.values[t] is not None for one, places in zip(held.labels, asked, strict=True) for t in places], bool)
         p = _joined([one.p[places] for one, places in zip(held.estimates, asked, strict=True)])
         completable = _joined([one.completable[places] for one, places in zip(held.estimates, asked, strict=True)]).astype(bool)
-        temperature = meter.temperature
+        temperature, estimates = meter.temperature, held.estimates
         if fresh:
             logit = np.log(np.clip(p, 1e-12, 1)) - np.log(np.clip(1 - p, 1e-12, 1))  # at temperature 1
             half = _joined([np.full(len(places), number % 2) for number, places in enumerate(asked)]).astype(bool)
             temperature, p = fit_temperature(logit, able), cross_fitted(logit, able, half)
-        _, changes = step_deltas(_with(held.estimates, asked, p), held.labels, meter.limit, delta=credit.delta, cost=credit.cost, terminal=credit.terminal)
+            estimates = _with(estimates, asked, p)
+        _, changes = step_deltas(estimates, held.labels, meter.limit, delta=credit.delta, cost=credit.cost, terminal=credit.terminal)
         source, exact = step_labels(self.stage.settings.env, self.stage.path("data/games"), held.rows, self.steps)
         verdict = judge(
             completable=completable, p=p, able=able, changes=changes, exact=exact, source=source,

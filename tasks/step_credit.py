@@ -63,17 +63,19 @@ def _beta(stage: Stage) -> float:
     beta = stage.settings.evolve_online.share.beta
     if beta != "auto":
         return float(beta)
-    base = stage.path(f"data/rounds/{stage.key}")
-    known: list[float | None] = []
-    for name in ("meter", "critic"):
-        gate = base / name / "gate.json"
-        found = read_json(gate) if gate.is_file() and skipped(base / name) is None else {}
-        sign = (found.get("gate") or {}).get("sign") or {}
-        known.append(found.get("step_accuracy") if name == "critic" else sign.get("signed_balanced_accuracy"))
-    chosen = beta_of(*known)
-    meter, critic = ("unknown" if one is None else f"{one:.3f}" for one in known)
-    say(f"{stage.title}: the meter's part of the share is {chosen:.2f} (right about held-out steps: meter {meter}, critic {critic})")
+    sign = _gate(stage, "meter").get("gate", {}).get("sign") or {}  # None where there are no exact labels
+    meter, critic = sign.get("signed_balanced_accuracy"), _gate(stage, "critic").get("step_accuracy")
+    chosen = beta_of(meter, critic)
+    said = ", ".join(f"{name} {'unknown' if one is None else f'{one:.3f}'}" for name, one in (("meter", meter), ("critic", critic)))
+    say(f"{stage.title}: the meter's part of the share is {chosen:.2f} (right about held-out steps: {said})")
     return chosen
+
+
+def _gate(stage: Stage, source: str) -> dict[str, Any]:
+    """What the round's gate says of the meter or the critic; empty where there is none."""
+    folder = stage.path(f"data/rounds/{stage.key}/{source}")
+    path = folder / "gate.json"
+    return read_json(path) if path.is_file() and skipped(folder) is None else {}
 
 
 @dataclass

@@ -110,10 +110,11 @@ class Runner:
     def _prepare(self, worlds: Mapping[str, Cell], panels: list[str]) -> None:
         missing = []
         for key, cell in worlds.items():
-            asked = {"kind": "world", "world": str(self._world(cell)), "params": dump_params(cell.world_params), "actor": next(iter(cell.world_params["actors"]))}
+            folder = self._world(cell)
+            asked = {"kind": "world", "world": str(folder), "params": dump_params(cell.world_params), "actor": next(iter(cell.world_params["actors"]))}
             asked |= {"panels": panels, "marks": self.marks}
-            if not self._is_done(self._world(cell), asked):
-                missing.append((f"world {key}", self._world(cell), asked))
+            if not self._is_done(folder, asked):
+                missing.append((f"world {key}", folder, asked))
         self._processes(missing)
 
     def _cells(self, cells: Sequence[Cell]) -> None:

@@ -91,15 +91,14 @@ def judge(
     majority = float(max(able.mean(), 1 - able.mean())) if len(able) else None
     accuracy = float(np.mean(completable == able)) if len(able) else None
     one_class = majority is None or majority == 1.0
-    floor = ONE_CLASS if majority == 1.0 else majority
-    right = accuracy is not None and (accuracy >= ONE_CLASS if one_class else accuracy > floor)
+    right = accuracy is None or majority is None or (accuracy >= ONE_CLASS if one_class else accuracy > majority)
     known = [(change, label) for change, label in zip(changes, exact, strict=True) if label is not None]
     sign = step_quality(*(np.concatenate(part) for part in zip(*known, strict=True))) if known else None
     sign_accuracy = None if sign is None else sign["signed_balanced_accuracy"]
     ece = None if one_class else expected_calibration_error(p, able)
     tests = [
         _test("prefixes that could be asked about", float(len(able)), 1.0, len(able) > 0),
-        _test("accuracy above the majority class", accuracy, floor, not len(able) or right),
+        _test("accuracy above the majority class", accuracy, ONE_CLASS if majority == 1.0 else majority, right),
         _test("calibration error", ece, limits.max_ece, ece is None or ece <= limits.max_ece),
         _test(
             f"direction of steps ({source or 'no exact labels'})", sign_accuracy, limits.min_sign_accuracy,
