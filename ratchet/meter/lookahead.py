@@ -49,11 +49,10 @@ class Clones:
     def __init__(self, make: Any) -> None:
         self.make, self.steps = make, dict[str, Steps]()
         self._envs: dict[int, Any] = {}
-        self._copies: dict[int, list[Any]] = {}
+        self._copies: dict[int, list[tuple[Any, Turn]]] = {}  # with what each said of the action tried in it
         self._names: dict[int, str] = {}
         self._tasks: dict[int, Task] = {}
         self._says: dict[int, str] = {}  # what the copy that a row goes on with said last
-        self._turns: dict[int, list[Turn]] = {}
 
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str) -> None:
         env = self.make()
@@ -66,14 +65,15 @@ class Clones:
         for row, now, some in zip(rows, observations, actions, strict=True):
             if self._says[row] != now:
                 raise _otherwise(self._tasks[row], "in a copy of its environment")
-            self._copies[row] = [self._envs[row].clone() for _ in some]
-            self._turns[row] = [env.step(action) for env, action in zip(self._copies[row], some, strict=True)]
-            found.append([*self._turns[row]])
+            copies = [self._envs[row].clone() for _ in some]
+            self._copies[row] = [(env, env.step(action)) for env, action in zip(copies, some, strict=True)]
+            found.append([turn for _, turn in self._copies[row]])
             self.steps[self._names[row]].tried += len(some)
         return found
 
     def took(self, row: int, candidate: int) -> None:
-        self._envs[row], self._says[row] = self._copies.pop(row)[candidate], self._turns[row][candidate].observation
+        self._envs[row], turn = self._copies.pop(row)[candidate]
+        self._says[row] = turn.observation
 
 
 @dataclass

@@ -80,7 +80,11 @@ def text_template() -> Template:
 
 @cache
 def _model(vocab: int, layers: int, seed: int) -> Any:
-    model = from_scratch(layers=layers, width=32, heads=4, kv_heads=2, mlp=48, vocab=vocab, context=256, seed=seed, begin=1, end=4, pad=0)
+    return sharpened(from_scratch(layers=layers, width=32, heads=4, kv_heads=2, mlp=48, vocab=vocab, context=256, seed=seed, begin=1, end=4, pad=0))
+
+
+def sharpened(model: Any) -> Any:
+    """With larger weights, so that what it writes depends on what it reads."""
     with torch.no_grad():
         for p in model.parameters():
             if p.ndim == 2:

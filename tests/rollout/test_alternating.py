@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from ratchet.clock import CLOCK
 from ratchet.envs.base import Turn
@@ -141,11 +140,8 @@ def test_nothing_to_play_is_nothing() -> None:
 def test_a_shard_is_the_same_bytes_whatever_its_policy_played_before(tmp_path: Path) -> None:
     """What an engine keeps of earlier shards (the order of its rows, how long its cache has grown) would order a product's sums anew."""
     limits: dict[str, Any] = {"max_steps": 24, "rows": 12}
-    model = from_scratch(layers=2, width=48, heads=2, kv_heads=1, mlp=96, vocab=len(tiny.template().tokenizer), context=512, seed=1, begin=1, end=4, pad=0)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.ndim == 2:
-                p.mul_(8)
+    words = len(tiny.template().tokenizer)
+    model = tiny.sharpened(from_scratch(layers=2, width=48, heads=2, kv_heads=1, mlp=96, vocab=words, context=512, seed=1, begin=1, end=4, pad=0))
     fresh, used = (language_model(rows=12, max_tokens=401, max_reply_tokens=16, model=model) for _ in range(2))
     shard = jobs(10, samples=2, seed=61)
     with pool_of(goal=9) as pool:
