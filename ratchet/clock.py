@@ -59,7 +59,7 @@ class Clock:
         rates = {
             f"{name}_tokens_per_s": self.counts[count] / self.seconds[name]
             for name, count in COUNTS.items()
-            if self.seconds[name]
+            if self.seconds[name] and self.counts[count]
         }
         other = max(0.0, wall_s - sum(seconds.values()))
         return {"wall_s": wall_s, "seconds": {**seconds, "other": other}, "counts": dict(self.counts), **rates, "peak_memory_mb": peak_memory_mb() + self.beside_mb}

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -212,6 +213,7 @@ def main(name: str, run: Callable[[Stage], None], key: str | None = None) -> Non
     if key is not None:
         parser.add_argument(f"--{key}", required=True, dest="key", help=f"which {key} of params.yaml")
     arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|accelerate)\.")  # what they owe one another
     try:
         root = Path.cwd()
         stage = Stage(root, load(root / "params.yaml"), name, getattr(arguments, "key", None))

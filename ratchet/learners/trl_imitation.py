@@ -14,6 +14,7 @@ import numpy as np
 
 from ratchet.episodes.template import Template
 from ratchet.errors import RatchetError
+from ratchet.learners import trl_training
 from ratchet.learners.batches import REPLY, Sequence
 from ratchet.learners.imitation import ImitationResult, ImitationSettings
 
@@ -81,26 +82,19 @@ def imitate_with_trl(
     from ratchet.losses.likelihood import Likelihood
     from ratchet.models import attention
 
+    def point_of(step: int, steps: int, log: dict[str, Any]) -> dict[str, Any]:
+        tokens = int(settings.tokens * step / steps)
+        return {"tokens": tokens, "loss": log["loss"], "observation_loss": None, "held_out_loss": None, "grad_norm": log.get("grad_norm")}
+
     trainer = make_trainer(model, template, train, settings, scratch / "trl")
-    trainer.train()
+    curve = trl_training.train(trainer, "loss", point_of, lambda step, steps, point: progress(point["tokens"], settings.tokens, point))
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise RatchetError(
             "TRL's trainer took steps whose gradient was not finite, and the weights are spoiled; lower warm_start.lr, or set "
             "warm_start.trainer to learner, which skips such steps"
         )
-    result = ImitationResult(steps=int(trainer.state.global_step), tokens=int(trainer.state.num_input_tokens_seen) or settings.tokens)
-    for entry in trainer.state.log_history:
-        if "loss" in entry:
-            share = entry["step"] / trainer.state.max_steps
-            point = {
-                "tokens": int(settings.tokens * share),
-                "loss": entry["loss"],
-                "observation_loss": None,
-                "held_out_loss": None,
-                "grad_norm": entry.get("grad_norm"),
-            }
-            result.curve.append(point)
-            progress(point["tokens"], settings.tokens, point)
+    tokens = int(trainer.state.num_input_tokens_seen) or settings.tokens
+    result = ImitationResult(steps=int(trainer.state.global_step), tokens=tokens, curve=curve)
     model.set_attn_implementation(attention.NAME)
     learner = ActorLearner(model, [Likelihood()], optimizer="adamw", batch_tokens=settings.batch_tokens, max_grad_norm=1.0)
     result.held_out_loss = held_out_loss(learner, held_out)

@@ -6,7 +6,7 @@ starts again whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence as Seq
+from collections.abc import Callable, Mapping, Sequence as Seq
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ratchet.errors import RatchetError
 from ratchet.learners.batches import REPLY, Sequence
+from ratchet.learners.trl_training import train
 
 Pair = tuple[Sequence, Sequence]
 """(success, failure) of one task."""
@@ -79,6 +80,7 @@ def prefer_with_trl(
     autocast: str,
     folder: Path,
     tokenizer_folder: Path,
+    progress: Callable[[int, int, dict[str, Any]], None] = lambda done, total, point: None,
 ) -> tuple[Any, dict[str, Any]]:
     """`model` after DPO against itself as it was. Raises RatchetError where the weights are not finite afterwards."""
     import copy
@@ -131,13 +133,12 @@ def prefer_with_trl(
         processing_class=tokenizer,
         data_collator=collator(tokenizer.pad_token_id),
     )
-    trainer.train()
+
+    def point_of(step: int, steps: int, log: dict[str, Any]) -> dict[str, Any]:
+        return {"step": step, "loss": log["loss"], "accuracy": log.get("rewards/accuracies", 0.0), "grad_norm": log.get("grad_norm", 0.0)}
+
+    curve = train(trainer, "loss", point_of, progress)
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise RatchetError("TRL's trainer took steps whose gradient was not finite, and the weights are spoiled; lower evolve_offline.lr")
     model.set_attn_implementation(attention.NAME)
-    curve = [
-        {"step": int(entry["step"]), "loss": entry["loss"], "accuracy": entry.get("rewards/accuracies", 0.0), "grad_norm": entry.get("grad_norm", 0.0)}
-        for entry in trainer.state.log_history
-        if "loss" in entry
-    ]
     return model, {"steps": int(trainer.state.global_step), "curve": curve}

@@ -18,6 +18,7 @@ import numpy as np
 from ratchet.episodes.template import Template
 from ratchet.errors import RatchetError
 from ratchet.learners.batches import FORECAST, PROMPT, Branch, Micro, Sequence
+from ratchet.learners.trl_training import train
 from ratchet.meter.answer import Grammar
 from ratchet.meter.labels import Labelled, balanced
 from ratchet.meter.read import Reading
@@ -122,8 +123,7 @@ def sft_with_trl(
     )
     with _for_trl(model):
         trainer = SFTTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=template.tokenizer)
-        _quietly(trainer)
-    return _curve(trainer, "loss", progress)
+        return _trained(trainer, "loss", progress)
 
 
 def sft_with_learner(
@@ -242,8 +242,7 @@ def rl_with_trl(
     data = Dataset.from_list([{"prompt": str(index), "place": index} for index in range(len(examples))])
     with _for_trl(model):
         trainer = Trainer(model=model, reward_funcs=reward, args=config, train_dataset=data, processing_class=template.tokenizer)
-        _quietly(trainer)
-    return _curve(trainer, "reward", progress)
+        return _trained(trainer, "reward", progress)
 
 
 class _for_trl:
@@ -262,17 +261,5 @@ class _for_trl:
             raise RatchetError("fit_meter: the meter's weights are no longer finite after TRL's steps; lower fit_meter.sft.lr or fit_meter.rl.lr")
 
 
-def _quietly(trainer: Any) -> None:
-    from transformers.trainer_callback import PrinterCallback
-
-    trainer.remove_callback(PrinterCallback)  # what it logs is told by `progress`
-    trainer.train()
-
-
-def _curve(trainer: Any, name: str, progress: Progress) -> list[dict[str, float]]:
-    """What TRL logged of `name`, without clocks."""
-    total = int(trainer.state.max_steps)
-    curve = [{"step": int(entry["step"]), name: float(entry[name])} for entry in trainer.state.log_history if name in entry]
-    for point in curve:
-        progress(int(point["step"]), total, point)
-    return curve
+def _trained(trainer: Any, name: str, progress: Progress) -> list[dict[str, float]]:
+    return train(trainer, name, lambda step, _, log: {"step": step, name: float(log[name])}, progress)

@@ -25,7 +25,7 @@ def test_rows_mask_all_but_the_replies() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_its_loss_is_ours_and_a_run_trains(tmp_path: Path) -> None:
+def test_its_loss_is_ours_and_a_run_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train, template = tiny.sequences(8), tiny.template()
     vocab = len(template.tokenizer)
     learner = ActorLearner(tiny.model(vocab), [Likelihood()], optimizer="adamw", batch_tokens=10**6, max_grad_norm=1e6)
@@ -41,8 +41,15 @@ def test_its_loss_is_ours_and_a_run_trains(tmp_path: Path) -> None:
     model = tiny.model(vocab)
     before = tiny.weights(model)
     points: list[float] = []
-    model, result = imitate_with_trl(model, template, train, tiny.sequences(2, seed=5), SETTINGS, scratch=tmp_path,
-                                     progress=lambda done, total, point: points.append(point["loss"]))
+    states: set[float] = set()
+
+    def progress(done: int, total: int, point: dict[str, float]) -> None:
+        points.append(point["loss"])
+        states.add(float(sum(value.double().sum() for value in model.parameters())))
+
+    capsys.readouterr()
+    model, result = imitate_with_trl(model, template, train, tiny.sequences(2, seed=5), SETTINGS, scratch=tmp_path, progress=progress)
+    assert len(states) == len(points) and "loss" not in capsys.readouterr().out  # told while it trains, and by us alone
     assert all(not torch.equal(value, before[name]) for name, value in tiny.weights(model).items())
     assert len(points) == len(result.curve) == result.steps >= 4 and points[-1] < points[0]
     assert np.isfinite(result.held_out_loss)

@@ -1,0 +1,31 @@
+"""Runs a trainer of TRL's so that what it logs is told while it trains, in our way and not printed in its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ratchet.clock import CLOCK
+
+
+def train(
+    trainer: Any, name: str, point_of: Callable[[int, int, dict[str, Any]], dict[str, Any]], tell: Callable[[int, int, dict[str, Any]], None]
+) -> list[dict[str, Any]]:
+    """Trains, and returns the curve: a point for each log that holds `name`, as `point_of` (step, steps in all, log) makes it. `tell` is
+    given each at once."""
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import PrinterCallback
+
+    curve: list[dict[str, Any]] = []
+
+    class Telling(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+            if logs and name in logs:
+                curve.append(point_of(int(state.global_step), int(state.max_steps), logs))
+                tell(int(state.global_step), int(state.max_steps), curve[-1])
+
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(Telling())
+    with CLOCK.phase("learning"):
+        trainer.train()
+    return curve
