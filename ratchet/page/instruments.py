@@ -33,11 +33,25 @@ def instruments(report: dict[str, Any]) -> dict[str, Any] | None:
         "critics": [_critic(one) for one in rounds if not skipped(one.get("critic"))],
         "offline": [_offline(one) for one in rounds if not skipped(one.get("offline"))],
         "buffers": [one["buffer"] | {"round": one["round"]} for one in rounds if not skipped(one.get("buffer"))],
-        "off": [(name, one["round"], skipped(one[name])) for one in rounds for name in ("meter", "critic", "buffer", "offline") if one.get(name) and skipped(one[name])],
+        "off": off(rounds),
         "calibration": calibration(rounds),
         "td_error": td_error(rounds),
         "credit": credit(rounds),
     }
+
+
+def off(rounds: list[dict[str, Any]]) -> list[str]:
+    """What was left out and why, a sentence for each part and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, called in (("buffer", "Buffer"), ("meter", "Meter"), ("critic", "Critic"), ("offline", "Offline update")):
+        for one in rounds:
+            if one.get(name) and (reason := skipped(one[name])):
+                found.setdefault((called, reason), []).append(str(one["round"]))
+    said = []
+    for (called, reason), of in found.items():
+        which = f"round {of[0]}" if len(of) == 1 else f"rounds {', '.join(of[:-1])} and {of[-1]}"
+        said.append(f"{called} of {which}: {reason}.")
+    return said
 
 
 def calibration(rounds: list[dict[str, Any]]) -> Figure | None:
