@@ -16,7 +16,7 @@ from ratchet.learners.checkpoint import load_checkpoint, rng_seed, save_checkpoi
 from ratchet.learners.optimizers import schedule
 from ratchet.learners.safety import check_skipped, watching
 from ratchet.losses.clipped_surrogate import RatioLevel, level_log_ratio
-from ratchet.losses.kl import k3
+from ratchet.losses.kl import seen_kl
 from ratchet.samples import effective_share
 
 FLOOR = 0.1  # the learning rate ends at this share of its peak
@@ -85,8 +85,8 @@ def improve(
 def moved(learner: ActorLearner, sequences: Seq[Sequence], level: RatioLevel) -> dict[str, float]:
     """How far the actor is from the round's start and from the reference, on the buffer's own replies.
 
-    `ess`: effective share of the ratios to the start, at the loss's level; `kl`: mean k3 to the reference, else to the start, nats a
-    token.
+    `ess`: effective share of the ratios to the start, at the loss's level; `kl`: divergence from the reference, else from
+    the start, nats a token, at the least (`seen_kl`): experts and greedy play wrote tokens too, for which k3 does not hold.
     """
     now = learner.logprobs(sequences)
     ratios, divergence, tokens = [], 0.0, 0
@@ -96,6 +96,6 @@ def moved(learner: ActorLearner, sequences: Seq[Sequence], level: RatioLevel) ->
         step = torch.from_numpy(one.step[mine].astype(np.int64))
         ratios.append(level_log_ratio(logp - then, step, level).exp().numpy())
         reference = one.old_logprobs if one.reference_logprobs is None else one.reference_logprobs
-        divergence += float(k3(logp, torch.from_numpy(reference[mine].astype(np.float64))).sum())
+        divergence += float(seen_kl(logp, torch.from_numpy(reference[mine].astype(np.float64))).sum())
         tokens += int(mine.sum())
     return {"ess": effective_share(np.concatenate(ratios)), "kl": divergence / max(tokens, 1)}

@@ -15,6 +15,23 @@ def k3(logp: Tensor, reference: Tensor) -> Tensor:
     return difference.exp() - difference - 1
 
 
+def seen_kl(logp: Tensor, reference: Tensor) -> Tensor:
+    """KL(π‖π_ref) of the distribution over {the token that stands there, any other}, per token: p·log(p/q) + (1−p)·log((1−p)/(1−q)), in
+    nats. [M] → [M], fp64.
+
+    Never more than the divergence over the whole vocabulary (data processing), and of whatever wrote the token: k3 is unbiased for
+    tokens of π itself, and where π has turned from a token of the reference's, one that an expert wrote, say, it is exp(d).
+    """
+    logp, reference = logp.double(), reference.double()
+    others, their_others = _log_others(logp), _log_others(reference)
+    return logp.exp() * (logp - reference) + others.exp() * (others - their_others)
+
+
+def _log_others(logp: Tensor) -> Tensor:
+    """log(1 − exp(logp)), at least −30."""
+    return (-logp.exp().clamp(max=1 - 1e-13)).log1p()
+
+
 class ReferenceKL:
     """Mean k3 over action tokens. Silent episodes count in the denominator and give no gradient here either."""
 

@@ -9,7 +9,7 @@ import torch
 
 from ratchet.learners.batches import REPLY
 from ratchet.losses.clipped_surrogate import ClippedSurrogate, clipped_surrogate, level_log_ratio, step_tokens
-from ratchet.losses.kl import k3
+from ratchet.losses.kl import k3, seen_kl
 from tests.learners.test_actor import make, near, same, step
 from tests.models import tiny
 
@@ -34,6 +34,19 @@ def test_k3_is_zero_at_equality_and_never_negative() -> None:
     logp = torch.randn(100)
     assert k3(logp, logp).abs().max() == 0
     assert (k3(logp, torch.randn(100)) >= 0).all()
+
+
+def test_the_divergence_of_what_was_written_is_a_lower_bound_whoever_wrote_it() -> None:
+    generator = torch.Generator().manual_seed(1)
+    p, q = (torch.log_softmax(4 * torch.randn(64, 9, generator=generator, dtype=torch.float64), -1) for _ in range(2))
+    whole = (p.exp() * (p - q)).sum(-1)
+    for token in range(9):  # also the one that p thinks least likely, where k3 is far above
+        seen = seen_kl(p[:, token], q[:, token])
+        assert (seen >= 0).all() and (seen <= whole + 1e-12).all()
+    assert k3(p, q).max() > 10 * whole.max()
+    two = torch.log(torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64))
+    assert float(seen_kl(two[0, :1], two[1, :1])) == pytest.approx(0.9 * np.log(0.9 / 0.2) + 0.1 * np.log(0.1 / 0.8))
+    assert seen_kl(torch.zeros(1), torch.tensor([-20.0])).isfinite().all() and float(seen_kl(p, p).abs().max()) == 0
 
 
 def test_names_are_those_of_params_yaml() -> None:
