@@ -16,6 +16,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, create_model, m
 
 from ratchet.envs.benchmarks import benchmark_class, look_in, own_code
 from ratchet.errors import RatchetError
+from ratchet.files import sha256_json
 from ratchet.policies.served_settings import Served
 from ratchet.section import Count, Section, Share
 from ratchet.settings_critic import Buffer, EvolveOffline, FitCritic, Stop, check_critic
@@ -481,6 +482,18 @@ def parse(values: Any, where: str = "params.yaml", folder: Path | None = None) -
 def load(path: Path = Path("params.yaml")) -> Settings:
     """The settings of a workspace. Raises RatchetError for a missing or broken file and for whatever cannot work."""
     return parse(read_yaml(path), str(path), path.absolute().parent)
+
+
+BESIDE = ("workers", "players", "alternate")
+"""Of `env`: who plays beside whom, which changes no byte of what is made."""
+
+
+def params_hash(settings: Settings) -> str:
+    """12 digits of all settings by which something is made; equal wherever the same comes out."""
+    values = settings.model_dump(mode="json")
+    for name in BESIDE:
+        del values["env"][name]
+    return sha256_json(values)[:12]
 
 
 def json_schema(name: str = "alfworld") -> dict[str, Any]:

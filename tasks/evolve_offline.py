@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from ratchet.episodes.files import read_table
 from ratchet.errors import RatchetError
-from ratchet.files import read_json, sha256_files, sha256_json, write_json
+from ratchet.files import read_json, sha256_files, write_json
+from ratchet.settings import params_hash
 from ratchet.settings_critic import NEEDS_CRITIC
 from tasks.common import Progress, Stage, main, say, skipped, tensorboard
 from tasks.rounds import OFFLINE_NOTE
@@ -274,7 +275,7 @@ class _Offline:
             "parents": [self.parent["version"]],
             "action_format": settings.env.action_format,
             "data_hashes": {"buffer": read_json(self.buffer / "buffer.json")["hash"]},
-            "params_hash": sha256_json(settings.model_dump(mode="json"))[:12],
+            "params_hash": params_hash(settings),
         }
         version = save_model(model, self.start, out, card)
         told = {"method": self.own.method, "version": version, **told}

@@ -13,7 +13,8 @@ from ratchet.envs.pool import EnvPool
 from ratchet.episodes.files import write_table
 from ratchet.errors import RatchetError
 from ratchet.evaluation.panels import read_panel
-from ratchet.files import let_go, sha256_json
+from ratchet.files import let_go
+from ratchet.settings import params_hash
 from tasks.common import Progress, Stage, main, say, tensorboard
 from tasks.forecasts import forecaster_of, loss_of, targets_of
 from tasks.online_rollouts import Played, Rollouts, part_name
@@ -233,7 +234,7 @@ class _Online:
             "iteration": iteration,
             "parents": [self.parent["version"]],
             "action_format": self.stage.settings.env.action_format,
-            "params_hash": sha256_json(self.stage.settings.model_dump(mode="json"))[:12],
+            "params_hash": params_hash(self.stage.settings),
         }
         let_go(self._candidate(name))
         with self.average.laid_into(self.learner.model):

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from ratchet.episodes.files import read_table, write_table
-from ratchet.files import read_json, sha256_json, write_json
+from ratchet.files import read_json, write_json
+from ratchet.settings import params_hash
 from tasks.common import Progress, Stage, main, say, skipped, tensorboard
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class _Fit:
             "iteration": 0,
             "parents": [parent["version"]],
             "data_hashes": {"buffer": read_json(self.buffer / "buffer.json")["hash"]},
-            "params_hash": sha256_json(settings.model_dump(mode="json"))[:12],
+            "params_hash": params_hash(settings),
         }
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ratchet.episodes.files import read_table, write_table
-from ratchet.files import read_json, sha256_json, write_json
+from ratchet.files import read_json, write_json
+from ratchet.settings import params_hash
 from tasks.common import SKIPPED, Progress, Stage, main, say, skipped
 from tasks.rounds import hold_up
 
@@ -276,7 +277,7 @@ class _Making:
             "iteration": 0,
             "parents": [parent],
             "action_format": settings.env.action_format,
-            "params_hash": sha256_json(settings.model_dump(mode="json"))[:12],
+            "params_hash": params_hash(settings),
         }
         version = save_model(meter.model, self.words, out, card)
         told = {

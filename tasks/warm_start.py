@@ -14,7 +14,7 @@ from ratchet.errors import RatchetError
 from ratchet.learners.batches import Sequence, sequences_of, silence
 from ratchet.models.pretrained import base_folder, note_origin
 from ratchet.policies.scripted import slips_of
-from ratchet.settings import Pretrained, Settings
+from ratchet.settings import Pretrained, Settings, params_hash
 from tasks.common import Progress, Stage, main, say, tensorboard
 
 HELD_OUT = 128  # demonstrations that train nothing, for the held-out loss
@@ -119,7 +119,6 @@ def _train(stage: Stage, model: Any, template: Template, sequences: list[Sequenc
 
 
 def _save(stage: Stage, model: Any, source: Path, metrics: dict[str, Any], parents: list[str]) -> None:
-    from ratchet.files import sha256_json
     from ratchet.models.build import save_model
 
     card = {
@@ -130,7 +129,7 @@ def _save(stage: Stage, model: Any, source: Path, metrics: dict[str, Any], paren
         "iteration": 0,
         "parents": parents,
         "action_format": stage.settings.env.action_format,
-        "params_hash": sha256_json(stage.settings.model_dump(mode="json"))[:12],
+        "params_hash": params_hash(stage.settings),
     }
     version = save_model(model, source, stage.out(f"models/warm/{stage.key}"), card)
     actor = stage.settings.actors[stage.key or ""]
