@@ -45,7 +45,7 @@ def test_its_loss_is_ours_and_a_run_trains(tmp_path: Path, capsys: pytest.Captur
 
     def progress(done: int, total: int, point: dict[str, float]) -> None:
         points.append(point["loss"])
-        states.add(float(sum(value.double().sum() for value in model.parameters())))
+        states.add(float(sum(value.detach().double().sum() for value in model.parameters())))
 
     capsys.readouterr()
     model, result = imitate_with_trl(model, template, train, tiny.sequences(2, seed=5), SETTINGS, scratch=tmp_path, progress=progress)
