@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence as Seq
+from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ from ratchet.errors import RatchetError
 from ratchet.files import read_json, sha256_files, write_json
 from ratchet.settings import params_hash
 from ratchet.settings_critic import NEEDS_CRITIC
-from tasks.common import Progress, Stage, main, say, skipped, tensorboard
+from tasks.common import Stage, main, say, skipped, tensorboard
+from tasks.progress import by_steps
 from tasks.rounds import OFFLINE_NOTE
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class _Offline:
             seed=stage.settings.seed,
             max_skipped_share=stage.settings.learner.max_skipped_share,
         )
-        bar = self._bar(lambda point: f"KL {point.get('reference_kl', 0.0):.4f}")
+        bar = by_steps(stage.title, lambda point: f"KL {point.get('reference_kl', 0.0):.4f}")
         with tensorboard(stage) as log:
 
             def progress(done: int, total: int, point: dict[str, float]) -> None:
@@ -115,16 +116,6 @@ class _Offline:
             result = improve(learner, sequences, loop, scratch=stage.scratch, progress=progress)
         told = {**vars(result), **asked, "sequences": len(sequences), **moved(learner, sequences, own.ratio_level)}
         self._save(learner.model, told)
-
-    def _bar(self, said: Callable[[dict[str, Any]], str]) -> Callable[[int, int, dict[str, Any]], None]:
-        bars: list[Progress] = []
-
-        def tell(done: int, total: int, point: dict[str, Any]) -> None:
-            if not bars:
-                bars.append(Progress(self.stage.title, total, "steps", first=done))
-            bars[0](done, said(point))
-
-        return tell
 
     def _terms(self) -> list[Term]:
         from ratchet.losses.awr import AdvantageWeighted
@@ -247,7 +238,7 @@ class _Offline:
             autocast=settings.learner.autocast,
             folder=self.stage.scratch / "trl",
             tokenizer_folder=self.start,
-            progress=self._bar(lambda point: f"preferred {point['accuracy']:.0%}"),
+            progress=by_steps(self.stage.title, lambda point: f"preferred {point['accuracy']:.0%}"),
         )
         self._save(model, {**told, "pairs": len(pairs)})
 

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from ratchet.episodes.files import read_table, write_table
 from ratchet.files import read_json, write_json
 from ratchet.settings import params_hash
-from tasks.common import SKIPPED, Progress, Stage, main, say, skipped
+from tasks.common import SKIPPED, Stage, main, say, skipped
+from tasks.progress import by_steps
 from tasks.rounds import hold_up
 
 if TYPE_CHECKING:
@@ -249,14 +250,7 @@ class _Making:
         return meter, curves
 
     def _bar(self, name: str) -> Any:
-        bar = None
-
-        def progress(done: int, total: int, point: dict[str, Any]) -> None:
-            nonlocal bar
-            bar = bar or Progress(f"{self.stage.title} {name}", total, "steps")
-            bar(done, ", ".join(f"{key} {value:.3f}" for key, value in point.items() if key != "step"))
-
-        return progress
+        return by_steps(f"{self.stage.title} {name}", lambda point: ", ".join(f"{key} {value:.3f}" for key, value in point.items() if key != "step"))
 
     def save(self, meter: Meter, out: Path, verdict: dict[str, Any], counts: dict[str, Any]) -> str:
         from ratchet.meter.head import save_head

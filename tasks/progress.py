@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tasks import throughput
 
@@ -57,6 +59,18 @@ class Progress:
         rate = (done - self.first) / max(now - self.began, 1e-9)
         left = f", {_duration((self.total - done) / rate)} left" if rate > 0 and done < self.total else ""
         say(f"{self.title} {100 * done // max(self.total, 1)}% {_short(done)}/{_short(self.total)} {self.unit}, {_rate(rate)}{left}{'  ' + note if note else ''}")
+
+
+def by_steps(title: str, said: Callable[[dict[str, Any]], str]) -> Callable[[int, int, dict[str, Any]], None]:
+    """Lines of progress for a trainer that tells (steps done, in all, a point of its curve), the first of which may follow earlier ones."""
+    bars: list[Progress] = []
+
+    def tell(done: int, total: int, point: dict[str, Any]) -> None:
+        if not bars:
+            bars.append(Progress(title, total, "steps", first=None))
+        bars[0](done, said(point))
+
+    return tell
 
 
 def _short(value: float) -> str:

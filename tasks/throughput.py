@@ -65,7 +65,7 @@ def _write(one: _Measured, state: str) -> None:
         "stage": one.stage,
         "state": state,
         "line": one.settings.line,
-        "params_hash": sha256_json(one.settings.model_dump(mode="json"))[:12],
+        "params_hash": sha256_json(one.settings.model_dump(mode="json"))[:12],  # of all: how many play side by side is how fast
         "machine": machine(),
         "threads": _threads(),
         "measured_at": datetime.now(UTC).isoformat(timespec="microseconds"),

@@ -21,11 +21,12 @@ from benchmarks.evidence.code import CRITIC, METER, code_version
 from benchmarks.evidence.protocol import Differences, Protocol, World, merged
 from benchmarks.evidence.workspaces import CHECKOUT, environment_files, rendered
 from ratchet.files import read_json, sha256_json, write_json
+from ratchet.settings import BESIDE
 from ratchet.yaml_files import read_yaml
 
 ALONE = {"env": {"players": 1, "threads": 1, "workers": 1}}
 """A cell is one process of one thread, beside an environment's; several cells are run at a time instead."""
-ALIKE = ("line", "env.players", "env.threads", "env.workers", "env.alternate")  # settings that change no result
+ALIKE = ("line", "env.threads", *(f"env.{name}" for name in BESIDE))  # settings that change no result
 ALIKE_SHARE = 0.01
 OF_WORLD = ("env", "prepare", "demonstrate", "actors", "learner", "warm_start", "evaluate")
 

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from ratchet.episodes.template import Template
-from ratchet.errors import RatchetError
 from ratchet.learners import trl_training
 from ratchet.learners.batches import REPLY, Sequence
 from ratchet.learners.imitation import ImitationResult, ImitationSettings
 
 IGNORED = -100  # label of a token without loss
+SPOILED = (
+    "TRL's trainer took steps whose gradient was not finite, and the weights are spoiled; lower warm_start.lr, or set "
+    "warm_start.trainer to learner, which skips such steps"
+)
 
 
 def rows(sequences: Seq[Sequence]) -> list[dict[str, list[int]]]:
@@ -87,12 +90,7 @@ def imitate_with_trl(
         return {"tokens": tokens, "loss": log["loss"], "observation_loss": None, "held_out_loss": None, "grad_norm": log.get("grad_norm")}
 
     trainer = make_trainer(model, template, train, settings, scratch / "trl")
-    curve = trl_training.train(trainer, "loss", point_of, lambda step, steps, point: progress(point["tokens"], settings.tokens, point))
-    if not all(bool(value.isfinite().all()) for value in model.parameters()):
-        raise RatchetError(
-            "TRL's trainer took steps whose gradient was not finite, and the weights are spoiled; lower warm_start.lr, or set "
-            "warm_start.trainer to learner, which skips such steps"
-        )
+    curve = trl_training.train(trainer, "loss", point_of, lambda step, steps, point: progress(point["tokens"], settings.tokens, point), SPOILED)
     tokens = int(trainer.state.num_input_tokens_seen) or settings.tokens
     result = ImitationResult(steps=int(trainer.state.global_step), tokens=tokens, curve=curve)
     model.set_attn_implementation(attention.NAME)

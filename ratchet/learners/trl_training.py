@@ -6,13 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ratchet.clock import CLOCK
+from ratchet.errors import RatchetError
 
 
 def train(
-    trainer: Any, name: str, point_of: Callable[[int, int, dict[str, Any]], dict[str, Any]], tell: Callable[[int, int, dict[str, Any]], None]
+    trainer: Any,
+    name: str,
+    point_of: Callable[[int, int, dict[str, Any]], dict[str, Any]],
+    tell: Callable[[int, int, dict[str, Any]], None],
+    spoiled: str,
 ) -> list[dict[str, Any]]:
     """Trains, and returns the curve: a point for each log that holds `name`, as `point_of` (step, steps in all, log) makes it. `tell` is
-    given each at once."""
+    given each at once. Raises RatchetError with the text `spoiled` where the weights are not finite afterwards."""
     from transformers import TrainerCallback
     from transformers.trainer_callback import PrinterCallback
 
@@ -28,4 +33,6 @@ def train(
     trainer.add_callback(Telling())
     with CLOCK.phase("learning"):
         trainer.train()
+    if not all(bool(value.isfinite().all()) for value in trainer.model.parameters()):
+        raise RatchetError(spoiled)
     return curve

@@ -29,7 +29,7 @@ def seen_kl(logp: Tensor, reference: Tensor) -> Tensor:
 
 def _log_others(logp: Tensor) -> Tensor:
     """log(1 − exp(logp)), at least −30."""
-    return (-logp.exp().clamp(max=1 - 1e-13)).log1p()
+    return (-logp.expm1()).clamp(min=1e-13).log()
 
 
 class ReferenceKL:

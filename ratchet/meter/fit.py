@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ratchet.episodes.template import Template
-from ratchet.errors import RatchetError
 from ratchet.learners.batches import FORECAST, PROMPT, Branch, Micro, Sequence
 from ratchet.learners.trl_training import train
 from ratchet.meter.answer import Grammar
@@ -246,8 +245,7 @@ def rl_with_trl(
 
 
 class _for_trl:
-    """transformers' own attention inside, since TRL pads and masks for itself; ours again afterwards. Raises RatchetError where the
-    weights are not finite then."""
+    """transformers' own attention inside, since TRL pads and masks for itself; ours again afterwards."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -255,11 +253,10 @@ class _for_trl:
     def __enter__(self) -> None:
         self.model.set_attn_implementation("sdpa")
 
-    def __exit__(self, kind: Any, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.model.set_attn_implementation(attention.NAME)
-        if kind is None and not all(bool(value.isfinite().all()) for value in self.model.parameters()):
-            raise RatchetError("fit_meter: the meter's weights are no longer finite after TRL's steps; lower fit_meter.sft.lr or fit_meter.rl.lr")
 
 
 def _trained(trainer: Any, name: str, progress: Progress) -> list[dict[str, float]]:
-    return train(trainer, name, lambda step, _, log: {"step": step, name: float(log[name])}, progress)
+    spoiled = "fit_meter: the meter's weights are no longer finite after TRL's steps; lower fit_meter.sft.lr or fit_meter.rl.lr"
+    return train(trainer, name, lambda step, _, log: {"step": step, name: float(log[name])}, progress, spoiled)

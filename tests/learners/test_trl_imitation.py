@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from ratchet.errors import RatchetError
 from ratchet.learners.actor import ActorLearner
 from ratchet.learners.batches import REPLY
 from ratchet.learners.imitation import ImitationSettings
 from ratchet.learners.trl_imitation import imitate_with_trl, make_trainer, rows
+from ratchet.learners.trl_training import train
 from ratchet.losses.likelihood import Likelihood
 from tests.models import tiny
 
@@ -56,3 +58,19 @@ def test_its_loss_is_ours_and_a_run_trains(tmp_path: Path, capsys: pytest.Captur
     # what comes back has our attention again, and the weights that were trained
     again = ActorLearner(model, [Likelihood()], optimizer="adamw", batch_tokens=10**6, max_grad_norm=1e6)
     assert again.update(train, 0.0).metrics["likelihood"] < ours
+
+
+def test_weights_that_a_trainer_spoiled_are_refused() -> None:
+    class Spoiling:
+        model = torch.nn.Linear(2, 2)
+
+        def train(self) -> None:
+            self.model.weight.data[0, 0] = torch.nan
+
+        def add_callback(self, one: object) -> None:
+            pass
+
+        remove_callback = add_callback
+
+    with pytest.raises(RatchetError, match=r"^lower it$"):
+        train(Spoiling(), "loss", lambda step, steps, log: {}, lambda step, steps, point: None, "lower it")
