@@ -180,7 +180,8 @@ def check_critic(settings: Settings) -> None:
     offline, critic, env = settings.evolve_offline, settings.fit_critic, settings.env
     if offline.enabled and offline.method in NEEDS_CRITIC and not critic.enabled:
         raise ValueError(
-            f"evolve_offline.method: {offline.method} needs a critic; set fit_critic.enabled to true, or take rft or eto, which need none"
+            f"evolve_offline.method: {offline.method} needs a critic; set fit_critic.enabled to true, take rft or eto, or set "
+            "evolve_offline.enabled to false"
         )
     if not offline.enabled and not settings.evolve_online.enabled:
         raise ValueError("evolve_online.enabled: false leaves nothing that evolves the actor; set evolve_offline.enabled to true, or leave it on")

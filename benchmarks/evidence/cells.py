@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ import numpy as np
 
 from benchmarks.evidence.code import CRITIC, METER, code_version
 from benchmarks.evidence.protocol import Differences, Protocol, World, merged
-from benchmarks.evidence.workspaces import CHECKOUT, environment_files, rendered
+from benchmarks.evidence.workspaces import beneath, environment_files, rendered
 from ratchet.files import read_json, sha256_json, write_json
 from ratchet.settings import BESIDE
-from ratchet.yaml_files import read_yaml
 
 ALONE = {"env": {"players": 1, "threads": 1, "workers": 1}}
 """A cell is one process of one thread, beside an environment's; several cells are run at a time instead."""
@@ -148,7 +147,7 @@ class Store:
                 continue
             if key in before and before[key] != value:
                 return f"its {key} is {before[key]}, and now {value}"
-            if key not in before and _at(_defaults(), key) != value:
+            if key not in before and _at(beneath(), key) != value:
                 return f"it did not know {key}, which is now {value}"
         return None
 
@@ -183,11 +182,6 @@ def _at(values: Any, dotted: str) -> Any:
     for key in dotted.split("."):
         values = values.get(key) if isinstance(values, dict) else None
     return values
-
-
-@cache
-def _defaults() -> Any:
-    return read_yaml(CHECKOUT / "params.yaml")
 
 
 def bits(text: str) -> np.ndarray:

@@ -10,6 +10,7 @@ import importlib
 import os
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,23 @@ from tasks.common import SKIPPED, Stage, perform
 CHECKOUT = Path(__file__).resolve().parents[2]
 SHARED = ("data/games", "data/panels", "models/tokenizer")
 ROUND = "1"
+UNSAID = {
+    "buffer": {"experts": 1000, "own": {"tasks": 256, "samples": 3, "greedy": 1, "temperature": 1.0, "shard": 256}},
+    "fit_critic": {"enabled": False, "epochs": 3},
+    "evolve_offline": {"enabled": False, "epochs": 2},
+}
+"""What a protocol's arms do where neither preset nor protocol says it: params.yaml's own sizes are those of a demo of some minutes."""
+
+
+@cache
+def beneath() -> dict[str, Any]:
+    """What all presets and protocols are differences to."""
+    return render_params(read_yaml(CHECKOUT / "params.yaml"), UNSAID, [], "the evidence")
 
 
 def rendered(preset: str, differences: Mapping[str, Any]) -> dict[str, Any]:
     """Complete params of `preset` with `differences` on top. Raises RatchetError for what cannot work."""
-    below = render_params(read_yaml(CHECKOUT / "params.yaml"), read_preset(CHECKOUT / "presets", preset), [], f"presets/{preset}.yaml")
+    below = render_params(beneath(), read_preset(CHECKOUT / "presets", preset), [], f"presets/{preset}.yaml")
     return render_params(below, {"rounds": 1, **differences}, [], "the protocol")
 
 

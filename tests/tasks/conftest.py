@@ -28,6 +28,8 @@ TINY = [
     "actors={actor: {layers: 1, width: 32, heads: 2, kv_heads: 1, mlp: 64, tokens: 20000}, "
     "small: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp: 32, tokens: 5000}}",
     "harvest.episodes=20",
+    "fit_critic.enabled=false",  # tests/rounds has it
+    "evolve_offline.enabled=false",
     "evolve_online.iterations=2",
     "evolve_online.tasks=3",
     "evolve_online.samples=3",
