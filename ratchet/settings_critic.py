@@ -35,7 +35,7 @@ class Buffer(Section):
     experts: int = Field(ge=0, description="solved demonstrations in it; where there are none, the strongest policy's successes of the harvest")
     own: OwnEpisodes = Field(description="the actor's own episodes")
     pool: bool = Field(description="episodes of other models of the harvest's pool as well; they serve the meter otherwise")
-    online_failures: bool = Field(description="failures of the last online round as well")
+    online_failures: bool | Count = Field(description="failures of the last online round as well: all of them, none, or at most so many")
     max_age: int = Field(ge=0, description="rounds for which episodes of earlier buffers are kept; 0 = the round's own alone")
     held_out_share: float = Field(ge=0, lt=1, description="share of the tasks that the critic is not fitted on, to measure it")
 

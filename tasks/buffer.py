@@ -68,6 +68,7 @@ class _Buffer:
     def _parts(self) -> list[Any]:
         """Of each source; an episode belongs to the first that has it."""
         from ratchet.critic.buffer import EXPERT, FAILURE, OWN, POOL, Part, strongest
+        from tasks.rollouts import keyed_choice
 
         stage, own = self.stage, self.settings.buffer
         harvest = Part(OWN, *self._read(f"data/rounds/{self.round}/harvest"))
@@ -86,7 +87,9 @@ class _Buffer:
             parts.append(Part(POOL, others.episodes, others.steps))
         if own.online_failures and skipped(stage.path(f"data/rounds/{self.prev}/online")) is None:
             online = Part(FAILURE, *self._read(f"data/rounds/{self.prev}/online"))
-            parts.append(online.where(~np.array(online.episodes["solved"].to_pylist(), bool)))
+            failed = np.flatnonzero(~np.array(online.episodes["solved"].to_pylist(), bool))
+            most = len(failed) if own.online_failures is True else own.online_failures
+            parts.append(online.where(np.isin(np.arange(online.episodes.num_rows), keyed_choice(failed, most, self.settings.seed, 7, self.round))))
         return [*parts, *self._older()]
 
     def _tasks(self) -> list[Any]:

@@ -27,7 +27,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SHARED = ("data/games", "data/panels", "models/tokenizer")
 ROUND = "1"
 UNSAID = {
-    "buffer": {"experts": 1000, "own": {"tasks": 256, "samples": 3, "greedy": 1, "temperature": 1.0, "shard": 256}},
+    "buffer": {"experts": 1000, "own": {"tasks": 256, "samples": 3, "greedy": 1, "temperature": 1.0, "shard": 256}, "online_failures": True},
     "fit_critic": {"enabled": False, "epochs": 3},
     "evolve_offline": {"enabled": False, "epochs": 2},
 }

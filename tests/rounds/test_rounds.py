@@ -62,6 +62,15 @@ def test_a_buffer_holds_experts_and_own_episodes_with_their_ages_and_versions(ev
     assert sorted(row["temperature"] for row in sampled) == [0.0] * 6 + [1.0] * 6
 
 
+@pytest.mark.parametrize(("most", "count"), [("2", 2), ("true", None), ("false", 0)])
+def test_failures_of_the_last_online_round_are_at_most_so_many(evolved_copy: Path, most: str, count: int | None) -> None:
+    failed = {row["episode_id"] for row in table(evolved_copy, "1/online/episodes.parquet", "episodes") if not row["solved"]}
+    change(evolved_copy, f"buffer.online_failures={most}")
+    run_stage(evolved_copy, "buffer", "2")
+    taken = {row["episode_id"] for row in table(evolved_copy, "2/buffer/buffer.parquet", "buffer") if row["source"] == "failure"}
+    assert taken <= failed and len(taken) == (len(failed) if count is None else count) and len(failed) > 2
+
+
 def test_every_step_of_a_buffer_has_tokens_labels_and_the_starts_log_probs(evolved: Path) -> None:
     steps = table(evolved, "1/buffer/steps.parquet", "steps")
     starts, labels = table(evolved, "1/buffer/logprobs.parquet", "logprobs"), table(evolved, "1/buffer/labels.parquet", "labels")
