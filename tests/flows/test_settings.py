@@ -42,7 +42,7 @@ REFUSED = [
     (["evolve_online.temperature=0"], "evolve_online.temperature: 0 is refused"),
     (["harvest.temperature=0"], "harvest.temperature: 0 is refused"),
     (["evaluate.samples=3"], "evaluate.temperature: 0 makes all samples=3 of a task the same; raise it, or set evaluate.samples to 1"),
-    (["evolve_online.keep_every=99"], "evolve_online.keep_every: 99 is above iterations=8, so no candidate is kept"),
+    (["evolve_online.keep_every=99"], "evolve_online.keep_every: 99 is above iterations=7, so no candidate is kept"),
     (["evolve_online.steps=1000"], "evolve_online.steps: 1000 optimiser steps cannot share"),
     (["actors.actor.width=130"], "actors.actor.heads: 4 does not divide width=130"),
     (["actors.actor.width=36"], "is odd and cannot be rotated"),
