@@ -114,8 +114,14 @@ class _Offline:
                     log(name, value, done)
 
             result = improve(learner, sequences, loop, scratch=stage.scratch, progress=progress)
-        told = {**vars(result), **asked, "sequences": len(sequences), **moved(learner, sequences, own.ratio_level)}
+        told = {**vars(result), **asked, "sequences": len(sequences), **moved(learner, sequences, self._own(), own.ratio_level)}
         self._save(learner.model, told)
+
+    def _own(self) -> set[str]:
+        """What the actor itself played as it was at the round's start."""
+        from ratchet.critic.buffer import OWN
+
+        return {name for name, row in self.rows.items() if row["source"] == OWN and row["age"] == 0}
 
     def _terms(self) -> list[Term]:
         from ratchet.losses.awr import AdvantageWeighted
@@ -272,7 +278,7 @@ class _Offline:
         told = {"method": self.own.method, "version": version, **told}
         write_json(out / OFFLINE_NOTE, {name: value for name, value in told.items() if name != "curve"})
         stage.metrics(told)
-        gates = f", effective share {told['ess']:.2f}, KL {told['kl']:.4f}" if "ess" in told else ""
+        gates = "".join(f", {name} {told[key]:.{digits}f}" for key, name, digits in (("ess", "effective share", 2), ("kl", "KL", 4)) if key in told)
         say(f"{stage.title}: version {version} by {self.own.method}{gates}")
         stage.finish()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence as Seq
+from collections.abc import Callable, Container, Sequence as Seq
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -82,11 +82,13 @@ def improve(
     return result
 
 
-def moved(learner: ActorLearner, sequences: Seq[Sequence], level: RatioLevel) -> dict[str, float]:
-    """How far the actor is from the round's start and from the reference, on the buffer's own replies.
+def moved(learner: ActorLearner, sequences: Seq[Sequence], own: Container[str], level: RatioLevel) -> dict[str, float]:
+    """How far the actor is from the round's start and from the reference, on the buffer's replies.
 
-    `ess`: effective share of the ratios to the start, at the loss's level; `kl`: divergence from the reference, else from
-    the start, nats a token, at the least (`seen_kl`): experts and greedy play wrote tokens too, for which k3 does not hold.
+    `ess`: effective share of the ratios to the start, at the loss's level, over the episodes named in `own`, which the start itself played:
+    at one token of an expert's that it took for impossible the ratio is hundreds, and the share next to nothing whatever else happened.
+    Left out where there are none. `kl`: divergence from the reference, else from the start, nats a token, at the least (`seen_kl`): experts
+    and greedy play wrote tokens too, for which k3 does not hold.
     """
     now = learner.logprobs(sequences)
     ratios, divergence, tokens = [], 0.0, 0
@@ -94,8 +96,10 @@ def moved(learner: ActorLearner, sequences: Seq[Sequence], level: RatioLevel) ->
         mine = one.role == REPLY
         logp, then = (torch.from_numpy(values[mine].astype(np.float64)) for values in (now[one.episode_id], one.old_logprobs))
         step = torch.from_numpy(one.step[mine].astype(np.int64))
-        ratios.append(level_log_ratio(logp - then, step, level).exp().numpy())
+        if one.episode_id in own:
+            ratios.append(level_log_ratio(logp - then, step, level).exp().numpy())
         reference = one.old_logprobs if one.reference_logprobs is None else one.reference_logprobs
         divergence += float(seen_kl(logp, torch.from_numpy(reference[mine].astype(np.float64))).sum())
         tokens += int(mine.sum())
-    return {"ess": effective_share(np.concatenate(ratios)), "kl": divergence / max(tokens, 1)}
+    told = {"kl": divergence / max(tokens, 1)}
+    return {"ess": effective_share(np.concatenate(ratios)), **told} if ratios else told
