@@ -131,6 +131,8 @@ def _credit(stage: Stage, out: Path, previous: str) -> tuple[dict[str, Column], 
 
     base = stage.path(f"data/rounds/{stage.key}")
     tables = {name: pq.read_table(base / path) for name, path in SIDECARS.items() if (base / path).is_file()}
+    if "buffer" in tables:
+        tables["buffer"] = _own(base / "buffer", tables["buffer"])
     now = credit_columns(tables)
     before: dict[str, Column] = {}
     kept = stage.path(f"data/rounds/{previous}/drift/{CREDIT}")
@@ -148,6 +150,15 @@ def _credit(stage: Stage, out: Path, previous: str) -> tuple[dict[str, Column], 
         with replacing(out / CREDIT) as part:
             pq.write_table(pa.table(rows), part, compression="zstd")
     return now, before
+
+
+def _own(buffer: Path, table: pa.Table) -> pa.Table:
+    """The rows of the actor's own episodes: how many failures or experts a buffer has is a setting, and no drift."""
+    from ratchet.critic.buffer import OWN
+
+    rows = read_table(buffer / "buffer.parquet", "buffer", ["episode_id", "source"])
+    own = rows.filter(pc.equal(rows["source"], OWN))["episode_id"].combine_chunks()
+    return table.filter(pc.is_in(table["episode_id"], value_set=own))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from safetensors.torch import load_file
@@ -108,6 +109,14 @@ def test_the_online_round_goes_on_from_the_offline_update_which_is_a_candidate_t
     assert candidates == ["offline", "iter-001"]
     assert card_of(evolved / "models/rounds/1/candidates/iter-001")["parents"] == [offline["version"]]
     assert told(evolved, "evolve_offline-1")["ess"] <= 1
+
+
+def test_drift_of_the_value_is_of_the_actors_own_episodes(evolved_copy: Path) -> None:
+    run_stage(evolved_copy, "drift", "1")
+    own = {row["episode_id"] for row in table(evolved_copy, "1/buffer/buffer.parquet", "buffer") if row["source"] == "own"}
+    values = [row["value"] for row in table(evolved_copy, "1/critic/critic.parquet", "critic") if row["episode_id"] in own]
+    kept = pq.read_table(evolved_copy / "data/rounds/1/drift/credit.parquet").to_pylist()
+    assert [row["value"] for row in kept if row["column"] == "value"] == pytest.approx(values)
 
 
 def test_a_note_of_an_earlier_rounds_update_is_none_of_a_round_that_hands_its_start_on(evolved_copy: Path) -> None:
