@@ -141,8 +141,10 @@ def _panel(settings: Settings, speed: Speed, games: int) -> Cost:
 
 
 def _evaluate(settings: Settings, speed: Speed, key: str | None) -> Cost:
-    own = settings.evolve_online
-    candidates = 1 if key == "0" else math.ceil(own.iterations / own.keep_every)
+    candidates = 1
+    if key != "0":
+        own, offline = settings.of_round(key).evolve_online, settings.of_round(key).evolve_offline
+        candidates = (math.ceil(own.iterations / own.keep_every) if own.enabled else 0) + offline.enabled
     games = settings.prepare.games
     chosen = _panel(settings, speed, candidates * games.select)
     confirm = _panel(settings, speed, games.confirm)
@@ -168,7 +170,9 @@ def _label(settings: Settings, speed: Speed, key: str | None) -> Cost:
 
 
 def _evolve_online(settings: Settings, speed: Speed, key: str | None) -> Cost:
-    own, one = settings.evolve_online, speed.actors[settings.actor]
+    own, one = settings.of_round(key).evolve_online, speed.actors[settings.actor]
+    if not own.enabled:
+        return Cost()
     episodes = own.iterations * own.tasks * own.samples
     played = _played(settings, speed, settings.actor, episodes)
     tokens = episodes * _tokens(settings, speed, one)
@@ -178,8 +182,11 @@ def _evolve_online(settings: Settings, speed: Speed, key: str | None) -> Cost:
 
 
 def _buffer(settings: Settings, speed: Speed, key: str | None) -> Cost:
-    own = settings.of_round(key).buffer.own
-    return _played(settings, speed, settings.actor, own.tasks * own.samples) if uses_buffer(settings.of_round(key)) else Cost()
+    if not uses_buffer(settings.of_round(key)):
+        return Cost()
+    own, one = settings.of_round(key).buffer.own, speed.actors[settings.actor]
+    played = _played(settings, speed, settings.actor, own.tasks * own.samples)
+    return Cost(played.seconds + _buffer_tokens(settings, speed, key) * one.train_s * SCORING, played.size)
 
 
 def _fit_critic(settings: Settings, speed: Speed, key: str | None) -> Cost:
@@ -204,8 +211,12 @@ def _evolve_offline(settings: Settings, speed: Speed, key: str | None) -> Cost:
 
 
 def _buffer_tokens(settings: Settings, speed: Speed, key: str | None) -> float:
-    own = settings.of_round(key).buffer
-    return (own.experts + own.own.tasks * own.own.samples) * _tokens(settings, speed, speed.actors[settings.actor])
+    """Of a round's buffer: experts are as short as they are, and of the last online round half are taken to have failed."""
+    own, online, one = settings.of_round(key).buffer, settings.evolve_online, speed.actors[settings.actor]
+    harvested = sum(member.share for member in settings.harvest.pool if member.policy == settings.actor) * settings.harvest.episodes
+    failed = online.iterations * online.tasks * online.samples / 2 if online.enabled and key != "1" else 0.0
+    failed = failed if own.online_failures is True else min(failed, own.online_failures)
+    return own.experts * one.tokens + (own.own.tasks * own.own.samples + harvested + failed) * _tokens(settings, speed, one)
 
 
 def _tokens(settings: Settings, speed: Speed, one: ActorSpeed) -> float:

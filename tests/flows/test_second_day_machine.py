@@ -62,6 +62,22 @@ def test_costs_follow_the_settings() -> None:
     assert sum(cost.seconds for cost in costs("rounds=4").values()) > sum(cost.seconds for cost in one.values())
 
 
+def test_a_buffer_costs_what_is_played_and_read_for_it() -> None:
+    sets, turns = ("rounds=2", "harvest.episodes=100", "harvest.pool=[{policy: actor, share: 0.3}, {policy: random, share: 0.7}]"), 8 + 0.25 * 8
+    found = costs(*sets)
+    played, read = 32 * turns * 10 * 0.001, (40 * 200 + (32 + 30) * 200 * turns / 8) * 0.0001
+    assert found["buffer@1"].seconds == pytest.approx(1 + played + read / 3)
+    assert found["fit_critic@1"].seconds == pytest.approx(1 + read * (2 + 1 / 3))
+    assert found["evolve_offline@1"].seconds == pytest.approx(1 + read * (1 + 2 / 3))
+    assert found["buffer@2"].seconds - found["buffer@1"].seconds == pytest.approx(16 * 200 * turns / 8 * 0.0001 / 3)  # half of the online round failed
+    off = costs(*sets, "fit_critic.enabled=false", "evolve_offline.enabled=false")
+    assert all(off[f"{name}@1"].seconds == 1 for name in ("buffer", "fit_critic", "evolve_offline"))
+    alone = costs(*sets, "evolve_online.enabled=false")
+    assert alone["evolve_online@1"] == planning.Cost(1.0) and alone["buffer@2"] == alone["buffer@1"]
+    panel = 32 * turns * 10 * 0.001
+    assert [round((one["evaluate@1"].seconds - 1) / panel) for one in (found, off, alone)] == [4, 3, 2]  # candidates on select, and confirm
+
+
 def test_an_episode_that_is_ended_where_it_is_stuck_costs_less() -> None:
     usual, ended = costs(), costs("env.max_invalid=3")
     assert ended["final"].seconds - 1 == pytest.approx((usual["final"].seconds - 1) * (8 + 0.45 * 3) / (8 + 0.25 * 8))
