@@ -141,6 +141,8 @@ def test_settings_that_cannot_work_together_are_refused_with_the_way_out(section
     from ratchet.errors import RatchetError
 
     values = load(CHECKOUT / "params.yaml").model_dump(mode="json")
+    for name in ("fit_critic", "evolve_offline"):
+        values[name]["enabled"] = False
     for name, value in changes.items():
         values[section][name] = values[section][name] | value if isinstance(value, dict) else value
     with pytest.raises(RatchetError, match=said):
