@@ -31,8 +31,8 @@ score on the ALFWorld benchmark. Cells are kept in benchmarks/results/cells, and
 any point, the same command goes on where it was.
 
   bc_success, evolve_success, …          success on the test panel, mean over seeds; bc is the warm start
-  evolve_minus_bc, evolve_minus_grpo     paired differences with their 95 % intervals (_low, _high); so rft_minus_bc, all_minus_grpo, and
-                                         ground_evolve_minus_bc, ground_evolve_minus_grpo on the proving ground
+  evolve_minus_bc, evolve_minus_grpo     paired differences with their 95 % intervals (_low, _high); so evolve_minus_rft, rft_minus_bc,
+                                         all_minus_grpo, and ground_evolve_minus_bc, ground_evolve_minus_grpo on the proving ground
   seeds, ground_seeds                    of how many
   samples_ratio_vs_grpo                  environment steps GRPO needs for its final success over those Q-Evolve needs for the same; where
                                          samples_reached is false it never does, and its whole budget counts
@@ -46,7 +46,8 @@ examples:
   python benchmarks/evolve_methods.py --list                       the arms
 """
 WORLDS = {"": "rooms", "ground_": "ground"}
-AGAINST_BC, AGAINST_GRPO = ("evolve", "rft"), ("evolve", "rft", "all")
+AGAINST_BC = ("evolve", "rft")
+AGAINST = {"grpo": ("evolve", "rft", "all"), "rft": ("evolve",)}
 
 
 def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], str]:
@@ -67,9 +68,10 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
             if (arm := prefix + name) in found.cells:
                 solved = found.marks(arm)
                 _compare(found, store, told, gaps, f"{arm}_minus_bc", np.tile(bits(warm["marks"]["solved"]), (len(solved), 1)), arm)
-        for name in AGAINST_GRPO:
-            if (arm := prefix + name) in found.cells and f"{prefix}grpo" in found.cells:
-                _compare(found, store, told, gaps, f"{arm}_minus_grpo", found.marks(f"{prefix}grpo"), arm)
+        for base, names in AGAINST.items():
+            for name in names:
+                if (arm := prefix + name) in found.cells and (other := prefix + base) in found.cells:
+                    _compare(found, store, told, gaps, f"{arm}_minus_{base}", found.marks(other), arm)
         if f"{prefix}evolve" in found.cells and f"{prefix}grpo" in found.cells:
             ratio, reached = steps_ratio(curve_of(found.cells[f"{prefix}grpo"]), curve_of(found.cells[f"{prefix}evolve"]))
             told |= {f"{prefix}samples_ratio_vs_grpo": ratio, f"{prefix}samples_reached": reached}
