@@ -154,11 +154,10 @@ def _credit(stage: Stage, out: Path, previous: str) -> tuple[dict[str, Column], 
 
 def _own(buffer: Path, table: pa.Table) -> pa.Table:
     """The rows of the actor's own episodes: how many failures or experts a buffer has is a setting, and no drift."""
-    from ratchet.critic.buffer import OWN
+    from ratchet.critic.buffer import OWN, steps_of
 
     rows = read_table(buffer / "buffer.parquet", "buffer", ["episode_id", "source"])
-    own = rows.filter(pc.equal(rows["source"], OWN))["episode_id"].combine_chunks()
-    return table.filter(pc.is_in(table["episode_id"], value_set=own))
+    return steps_of(table, rows.filter(pc.equal(rows["source"], OWN)))
 
 
 if __name__ == "__main__":

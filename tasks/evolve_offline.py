@@ -88,6 +88,7 @@ class _Offline:
         self._improve(sequences)
 
     def _improve(self, sequences: list[Sequence]) -> None:
+        from ratchet.critic.buffer import by_the_start
         from ratchet.learners.offline import OfflineSettings, improve, moved
         from ratchet.models.build import load_model
 
@@ -114,14 +115,8 @@ class _Offline:
                     log(name, value, done)
 
             result = improve(learner, sequences, loop, scratch=stage.scratch, progress=progress)
-        told = {**vars(result), **asked, "sequences": len(sequences), **moved(learner, sequences, self._own(), own.ratio_level)}
+        told = {**vars(result), **asked, "sequences": len(sequences), **moved(learner, sequences, by_the_start(self.rows.values()), own.ratio_level)}
         self._save(learner.model, told)
-
-    def _own(self) -> set[str]:
-        """What the actor itself played as it was at the round's start."""
-        from ratchet.critic.buffer import OWN
-
-        return {name for name, row in self.rows.items() if row["source"] == OWN and row["age"] == 0}
 
     def _terms(self) -> list[Term]:
         from ratchet.losses.awr import AdvantageWeighted
@@ -145,14 +140,14 @@ class _Offline:
         Steps of older episodes weigh by how likely the actor is to take them now, within `max_ratio`. What an expert did wrong on purpose is
         never imitated; BPPO reads it as what the critic says that it is.
         """
-        from ratchet.critic.buffer import EXPERT, step_ratios
+        from ratchet.critic.buffer import by_older_policies, step_ratios
         from ratchet.learners.batches import REPLY, lists, sequences_of, silence
         from ratchet.losses.awr import scaled
         from ratchet.policies.scripted import slips_of
 
         names = [name for name, row in self.rows.items() if not row["held_out"]]
         advantages = self._advantages() if self.own.method in ("bppo", "awr") else None
-        older = [name for name in names if self.rows[name]["age"] > 0 and self.rows[name]["source"] != EXPERT]
+        older = by_older_policies(self.rows[name] for name in names)
         if advantages is not None and older:
             ratios = step_ratios(self.steps, self.logprobs, self.own.max_ratio)
             for name in older:

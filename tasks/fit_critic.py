@@ -73,7 +73,7 @@ class _Fit:
         self.start, self.before = stage.path(f"models/rounds/{prev}/start"), before if follows else None
 
     def run(self) -> None:
-        from ratchet.critic.buffer import OWN
+        from ratchet.critic.buffer import by_the_start
         from ratchet.critic.data import in_parts
         from ratchet.critic.learner import fit, td_error_of
         from ratchet.critic.lora import merge
@@ -102,7 +102,7 @@ class _Fit:
             learner, result = fit(self._critic(), train, measured, fit_settings(stage), scratch=stage.scratch, progress=progress)
         found = learner.judge(all_of, kind=self.own.advantage, lam=self.own.lam, traces=self._traces(steps, rows))
         write_table(stage.out(f"data/rounds/{self.round}/critic/critic.parquet"), "critic", credit_table(all_of, found))
-        newest = {row["episode_id"] for row in rows if row["source"] == OWN and row["age"] == 0}
+        newest = by_the_start(rows)
         mine = [one for one in measured if one.episode_id in newest]
         ranks = rank_correlation([found[one.episode_id].value[:-1].mean() for one in mine], [one.outcome for one in mine])
         gate = gate_of(ranks, self.own.min_rank_correlation)
@@ -150,9 +150,9 @@ class _Fit:
 
     def _traces(self, steps: pa.Table, rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         """Truncated ratios of the episodes that an older policy played."""
-        from ratchet.critic.buffer import EXPERT, step_ratios
+        from ratchet.critic.buffer import by_older_policies, step_ratios
 
-        older = {row["episode_id"] for row in rows if row["age"] > 0 and row["source"] != EXPERT}
+        older = by_older_policies(rows)
         if not older:
             return {}
         ratios = step_ratios(steps, self._read("logprobs"), 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +132,16 @@ def one_sided(episodes: pa.Table) -> str | None:
         said = "solved their task" if outcomes == {True} else "failed"
         return f"all {episodes.num_rows} episodes of the buffer {said}, and a critic learns from outcomes that differ; change buffer.experts or buffer.own"
     return None
+
+
+def by_the_start(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Ids of what the actor itself played as it was at the round's start. `rows` are of the kind `buffer`."""
+    return {row["episode_id"] for row in rows if row["source"] == OWN and row["age"] == 0}
+
+
+def by_older_policies(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Ids of what policies before the round's start played; experts have no age."""
+    return {row["episode_id"] for row in rows if row["source"] != EXPERT and row["age"] > 0}
 
 
 def step_ratios(steps: pa.Table, start: pa.Table, limit: float) -> dict[str, np.ndarray]:
