@@ -141,10 +141,7 @@ def _panel(settings: Settings, speed: Speed, games: int) -> Cost:
 
 
 def _evaluate(settings: Settings, speed: Speed, key: str | None) -> Cost:
-    candidates = 1
-    if key != "0":
-        own, offline = settings.of_round(key).evolve_online, settings.of_round(key).evolve_offline
-        candidates = (math.ceil(own.iterations / own.keep_every) if own.enabled else 0) + offline.enabled
+    candidates = 1 if key == "0" else _online_candidates(settings, key) + settings.of_round(key).evolve_offline.enabled
     games = settings.prepare.games
     chosen = _panel(settings, speed, candidates * games.select)
     confirm = _panel(settings, speed, games.confirm)
@@ -177,8 +174,12 @@ def _evolve_online(settings: Settings, speed: Speed, key: str | None) -> Cost:
     played = _played(settings, speed, settings.actor, episodes)
     tokens = episodes * _tokens(settings, speed, one)
     passes = 1 + (SCORING if own.kl_weight else 0)
-    candidates = math.ceil(own.iterations / own.keep_every)
-    return Cost(played.seconds + tokens * one.train_s * passes, played.size + candidates * one.bytes)
+    return Cost(played.seconds + tokens * one.train_s * passes, played.size + _online_candidates(settings, key) * one.bytes)
+
+
+def _online_candidates(settings: Settings, key: str | None) -> int:
+    own = settings.of_round(key).evolve_online
+    return math.ceil(own.iterations / own.keep_every) if own.enabled else 0
 
 
 def _buffer(settings: Settings, speed: Speed, key: str | None) -> Cost:
