@@ -212,10 +212,13 @@ def _evolve_offline(settings: Settings, speed: Speed, key: str | None) -> Cost:
 
 
 def _buffer_tokens(settings: Settings, speed: Speed, key: str | None) -> float:
-    """Of a round's buffer: experts are as short as they are, and of the last online round half are taken to have failed."""
-    own, online, one = settings.of_round(key).buffer, settings.evolve_online, speed.actors[settings.actor]
+    """Of a round's buffer: experts are as short as they are, and of the online round before half are taken to have failed."""
+    assert key is not None
+    own, one = settings.of_round(key).buffer, speed.actors[settings.actor]
+    previous = settings.rounds[key].prev
+    online = settings.of_round(previous).evolve_online
     harvested = sum(member.share for member in settings.harvest.pool if member.policy == settings.actor) * settings.harvest.episodes
-    failed = online.iterations * online.tasks * online.samples / 2 if online.enabled and key != "1" else 0.0
+    failed = online.iterations * online.tasks * online.samples / 2 if online.enabled and previous in settings.rounds else 0.0
     failed = failed if own.online_failures is True else min(failed, own.online_failures)
     return own.experts * one.tokens + (own.own.tasks * own.own.samples + harvested + failed) * _tokens(settings, speed, one)
 

@@ -153,11 +153,12 @@ def _credit(stage: Stage, out: Path, previous: str) -> tuple[dict[str, Column], 
 
 
 def _own(buffer: Path, table: pa.Table) -> pa.Table:
-    """The rows of the actor's own episodes: how many failures or experts a buffer has is a setting, and no drift."""
-    from ratchet.critic.buffer import OWN, steps_of
+    """The rows of what the actor played at this round's start: how many failures, experts or older episodes a buffer has is a setting, and
+    no drift."""
+    from ratchet.critic.buffer import by_the_start
 
-    rows = read_table(buffer / "buffer.parquet", "buffer", ["episode_id", "source"])
-    return steps_of(table, rows.filter(pc.equal(rows["source"], OWN)))
+    own = by_the_start(read_table(buffer / "buffer.parquet", "buffer", ["episode_id", "source", "age"]).to_pylist())
+    return table.filter(pc.is_in(table["episode_id"], value_set=pa.array(sorted(own), pa.string())))
 
 
 if __name__ == "__main__":

@@ -88,8 +88,7 @@ class _Offline:
         self._improve(sequences)
 
     def _improve(self, sequences: list[Sequence]) -> None:
-        from ratchet.critic.buffer import by_the_start
-        from ratchet.learners.offline import OfflineSettings, improve, moved
+        from ratchet.learners.offline import OfflineSettings, improve
         from ratchet.models.build import load_model
 
         stage, own = self.stage, self.own
@@ -115,8 +114,15 @@ class _Offline:
                     log(name, value, done)
 
             result = improve(learner, sequences, loop, scratch=stage.scratch, progress=progress)
-        told = {**vars(result), **asked, "sequences": len(sequences), **moved(learner, sequences, by_the_start(self.rows.values()), own.ratio_level)}
+        told = {**vars(result), **asked, "sequences": len(sequences), **self._moved(learner, sequences)}
         self._save(learner.model, told)
+
+    def _moved(self, learner: ActorLearner, sequences: list[Sequence]) -> dict[str, float]:
+        """The gates that the stop rule reads."""
+        from ratchet.critic.buffer import by_the_start
+        from ratchet.learners.offline import moved
+
+        return moved(learner, sequences, by_the_start(self.rows.values()), self.own.ratio_level)
 
     def _terms(self) -> list[Term]:
         from ratchet.losses.awr import AdvantageWeighted
@@ -179,22 +185,23 @@ class _Offline:
         return {name: values[row : row + sizes[name]].copy() for name, row in starts.items()}
 
     def _refer(self, sequences: list[Sequence]) -> None:
-        """Gives them the log-probs of the reference."""
-        from ratchet.models.build import load_model
+        """Gives them the log-probs of the reference; where that is what the round began with, the buffer has them."""
+        from ratchet.models.build import card_of, load_model
 
-        if self.own.reference.model == "round":
-            for one in sequences:
-                one.reference_logprobs = one.old_logprobs
-            return
-        folder = self.stage.path(f"models/warm/{self.stage.settings.actor}")
-        if _tokenizer(folder) != _tokenizer(self.start):
-            raise RatchetError(
-                f"{self.stage.title}: the reference {folder} has another tokenizer than the actor at the round's start, so their log-probs are not "
-                "of the same tokens; set evolve_offline.reference.model to round, or its weight to 0"
-            )
-        found = learner_of(self.stage, load_model(folder, light=True), []).logprobs(sequences)
+        warm = self.stage.path(f"models/warm/{self.stage.settings.actor}")
+        if self.own.reference.model == "warm":
+            if _tokenizer(warm) != _tokenizer(self.start):
+                raise RatchetError(
+                    f"{self.stage.title}: the reference {warm} has another tokenizer than the actor at the round's start, so their log-probs are "
+                    "not of the same tokens; set evolve_offline.reference.model to round, or its weight to 0"
+                )
+            if card_of(warm)["version"] != self.parent["version"]:
+                found = learner_of(self.stage, load_model(warm, light=True), []).logprobs(sequences)
+                for one in sequences:
+                    one.reference_logprobs = found[one.episode_id]
+                return
         for one in sequences:
-            one.reference_logprobs = found[one.episode_id]
+            one.reference_logprobs = one.old_logprobs
 
     def _forecasts(self, model: Any, sequences: list[Sequence]) -> dict[str, float]:
         """Lays the forecasts of the buffer's successes on them; a group are the episodes of one task."""
@@ -241,7 +248,7 @@ class _Offline:
             tokenizer_folder=self.start,
             progress=by_steps(self.stage.title, lambda point: f"preferred {point['accuracy']:.0%}"),
         )
-        self._save(model, {**told, "pairs": len(pairs)})
+        self._save(model, {**told, "pairs": len(pairs), **self._moved(learner_of(self.stage, model, []), sequences)})
 
     def _rerank(self) -> None:
         """The actor as it is, with the critic beside it: a version of its own, which chooses among replies when it plays."""

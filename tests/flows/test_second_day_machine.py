@@ -70,6 +70,8 @@ def test_a_buffer_costs_what_is_played_and_read_for_it() -> None:
     assert found["fit_critic@1"].seconds == pytest.approx(1 + read * (2 + 1 / 3))
     assert found["evolve_offline@1"].seconds == pytest.approx(1 + read * (1 + 2 / 3))
     assert found["buffer@2"].seconds - found["buffer@1"].seconds == pytest.approx(16 * 200 * turns / 8 * 0.0001 / 3)  # half of the online round failed
+    without = costs(*sets, "rounds.1.set.evolve_online.enabled=false")
+    assert without["buffer@2"] == without["buffer@1"]  # the round before failed nowhere
     off = costs(*sets, "fit_critic.enabled=false", "evolve_offline.enabled=false")
     assert all(off[f"{name}@1"].seconds == 1 for name in ("buffer", "fit_critic", "evolve_offline"))
     alone = costs(*sets, "evolve_online.enabled=false")

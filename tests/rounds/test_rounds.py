@@ -111,9 +111,14 @@ def test_the_online_round_goes_on_from_the_offline_update_which_is_a_candidate_t
     assert told(evolved, "evolve_offline-1")["ess"] <= 1
 
 
-def test_drift_of_the_value_is_of_the_actors_own_episodes(evolved_copy: Path) -> None:
+def test_drift_of_the_value_is_of_what_the_actor_played_at_the_rounds_start(evolved_copy: Path) -> None:
+    path = evolved_copy / "data/rounds/1/buffer/buffer.parquet"
+    rows = read_table(path, "buffer")
+    old = next(row["episode_id"] for row in rows.to_pylist() if row["source"] == "own")
+    ages = [int(row["episode_id"] == old) for row in rows.to_pylist()]
+    write_table(path, "buffer", rows.set_column(rows.schema.get_field_index("age"), "age", [ages]))
     run_stage(evolved_copy, "drift", "1")
-    own = {row["episode_id"] for row in table(evolved_copy, "1/buffer/buffer.parquet", "buffer") if row["source"] == "own"}
+    own = {row["episode_id"] for row in rows.to_pylist() if row["source"] == "own"} - {old}
     values = [row["value"] for row in table(evolved_copy, "1/critic/critic.parquet", "critic") if row["episode_id"] in own]
     kept = pq.read_table(evolved_copy / "data/rounds/1/drift/credit.parquet").to_pylist()
     assert [row["value"] for row in kept if row["column"] == "value"] == pytest.approx(values)
@@ -245,6 +250,7 @@ def test_each_method_and_term_reaches_the_weights(evolved: Path, evolved_copy: P
         run_stage(evolved_copy, "evolve_offline", "1")
         metrics = told(evolved_copy, "evolve_offline-1")
         assert "skipped" not in metrics and metrics["steps"] > 0, name
+        assert metrics["kl"] > 0 and (name == "rft") == ("ess" not in metrics), name  # the stop rule's gates; the actor has no success
         assert (name == "forecast") == ("forecast" in metrics["curve"][0]), name
         seen.add(metrics["version"])
     assert len(seen) == len(BASELINES) + 1
