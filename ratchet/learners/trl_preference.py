@@ -115,7 +115,7 @@ def prefer_with_trl(
         save_strategy="no",
         use_cpu=not torch.cuda.is_available(),
         bf16=autocast == "bf16",
-        gradient_checkpointing=False,
+        activation_checkpointing=False,
         remove_unused_columns=False,
         disable_tqdm=True,
     )

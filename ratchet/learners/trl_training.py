@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,8 @@ def train(
 
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Telling())
-    with CLOCK.phase("learning"):
+    with CLOCK.phase("learning"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # TRL 1.16 reads transformers' old name
         trainer.train()
     if not all(bool(value.isfinite().all()) for value in trainer.model.parameters()):
         raise RatchetError(spoiled)
