@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from ratchet.episodes.files import read_table, write_table
 from ratchet.episodes.labels import PENALTIES, label
+from ratchet.errors import RatchetError
 from ratchet.files import sha256_files, write_json
 from ratchet.settings_critic import uses_buffer
 from tasks.common import Stage, main, say, skipped
@@ -54,14 +55,15 @@ class _Buffer:
         if penalties is None:
             say(f"{stage.title}: {self.settings.env.name} says nothing about an action that rules could read: no retrospective rewards")
         labels = label(episodes, steps, penalties)
-        tables = {"episodes": episodes, "steps": steps, "buffer": rows, "labels": labels, "logprobs": self._start_logprobs(steps)}
+        logprobs, agreement = self._start_logprobs(episodes, steps, rows)
+        tables = {"episodes": episodes, "steps": steps, "buffer": rows, "labels": labels, "logprobs": logprobs}
         for name in FILES:
             write_table(stage.out(f"data/rounds/{self.round}/buffer/{name}.parquet"), name, tables[name])
         out = stage.out(f"data/rounds/{self.round}/buffer")
         told = self._told(episodes, rows) | {"one_sided": one_sided(episodes), "start": card_of(self.start)["version"]}
         told["hash"] = sha256_files([out / f"{name}.parquet" for name in FILES])
         write_json(out / "buffer.json", told)
-        stage.metrics(told)
+        stage.metrics(told | agreement)
         say(f"{stage.title}: {told['episodes']} episodes ({', '.join(f'{n} {s}' for s, n in told['by_source'].items())}), {100 * (told['success'] or 0):.1f} % solved")
         stage.finish()
 
@@ -156,20 +158,33 @@ class _Buffer:
         path = self.stage.path(folder)
         return read_table(path / "episodes.parquet", "episodes"), read_table(path / "steps.parquet", "steps")
 
-    def _start_logprobs(self, steps: pa.Table) -> pa.Table:
-        """Of every reply's tokens under the actor at the round's start, at temperature 1."""
+    def _start_logprobs(self, episodes: pa.Table, steps: pa.Table, rows: pa.Table) -> tuple[pa.Table, dict[str, float]]:
+        """Of every reply's tokens under the actor at the round's start, at temperature 1; and how far that is from what sampled them, on all
+        that this actor itself sampled at that temperature. Raises RatchetError where the two do not compute the same distribution."""
+        from ratchet.critic.buffer import by_the_start
         from ratchet.learners.batches import REPLY, sequences_of
+        from ratchet.learners.safety import Agreement, check_agreement
         from ratchet.models.build import load_model
         from tasks.evolve_offline import learner_of
 
         learner = learner_of(self.stage, load_model(self.start, light=True), [])
         sequences = sequences_of(steps)
         found = learner.logprobs(sequences)
+        played = episodes.filter(pc.is_in(episodes["temperature"], value_set=pa.array([0.0, 1.0], pa.float32())))  # greedy tells those of 1
+        compared = by_the_start(rows.to_pylist()) & set(played["episode_id"].to_pylist())
         values: list[np.ndarray] = []
+        agreement = Agreement()
         for one in sequences:
-            for t in range(len(one.advantages)):
-                values.append(found[one.episode_id][(one.step == t) & (one.role == REPLY)])
-        return pa.table({"episode_id": steps["episode_id"], "t": steps["t"], "logprobs": pa.array(values, pa.list_(pa.float32()))})
+            logprobs, mine = found[one.episode_id], one.role == REPLY
+            values += [logprobs[mine & (one.step == t)] for t in range(len(one.advantages))]
+            if one.episode_id in compared:
+                agreement.add(np.abs(logprobs - one.old_logprobs)[mine])
+        told = agreement.metrics()
+        try:
+            check_agreement(told["logprob_max_diff"], self.settings.evolve_online.logprob_limit)
+        except RatchetError as error:
+            raise RatchetError(f"{self.stage.title}: {error}") from None
+        return pa.table({"episode_id": steps["episode_id"], "t": steps["t"], "logprobs": pa.array(values, pa.list_(pa.float32()))}), told
 
     def _told(self, episodes: pa.Table, rows: pa.Table) -> dict[str, Any]:
         solved = dict(zip(episodes["episode_id"].to_pylist(), episodes["solved"].to_pylist(), strict=True))

@@ -86,6 +86,20 @@ def test_every_step_of_a_buffer_has_tokens_labels_and_the_starts_log_probs(evolv
     assert {row["r_aux"] for row in labels} <= {np.float32(value) for value in (-0.3, -0.2, -0.1, 0.0)}
 
 
+def test_a_buffer_whose_sampler_and_learner_differ_is_refused(evolved: Path, evolved_copy: Path) -> None:
+    first = told(evolved, "buffer-1")
+    assert 0 < first["logprob_mean_diff"] <= first["logprob_max_diff"] < 1e-4 and first["logprob_tokens"] > 100
+    path = evolved_copy / "data/rounds/1/harvest/steps.parquet"
+    steps = read_table(path, "steps")
+    moved = [None if row is None else [value - 0.02 for value in row] for row in steps["logprobs"].to_pylist()]
+    write_table(path, "steps", steps.set_column(steps.schema.get_field_index("logprobs"), "logprobs", [moved]))
+    with pytest.raises(RatchetError, match=r"^buffer@1: sampler and learner differ by 0\.02 in the log-prob of a token, above evolve_online\.logprob_limit"):
+        run_stage(evolved_copy, "buffer", "1")
+    change(evolved_copy, "evolve_online.logprob_limit=0.05")
+    run_stage(evolved_copy, "buffer", "1")
+    assert told(evolved_copy, "buffer-1")["logprob_max_diff"] == pytest.approx(0.02, abs=1e-4)
+
+
 def test_at_the_rounds_start_the_ratio_is_one_for_experts_and_own_data_alike(evolved: Path) -> None:
     first = told(evolved, "evolve_offline-1")["curve"][0]
     assert first["logprob_max_diff"] < 1e-4 and first["logprob_tokens"] > 100 and abs(first["ratio_deviation"]) < 1e-5 and first["clip_fraction"] == 0
