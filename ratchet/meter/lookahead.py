@@ -43,37 +43,43 @@ class Lookahead(Protocol):
         ...
 
 
+@dataclass
+class _Copied:
+    task: Task
+    episode_id: str
+    env: Any  # the copy that the row goes on with
+    says: str  # what that said last
+    tried: list[tuple[Any, Turn]] = field(default_factory=list)  # a copy for each action tried last, with what it said of it
+
+
 class Clones:
     """Environments of this process that can be copied."""
 
     def __init__(self, make: Any) -> None:
         self.make, self.steps = make, dict[str, Steps]()
-        self._envs: dict[int, Any] = {}
-        self._copies: dict[int, list[tuple[Any, Turn]]] = {}  # with what each said of the action tried in it
-        self._names: dict[int, str] = {}
-        self._tasks: dict[int, Task] = {}
-        self._says: dict[int, str] = {}  # what the copy that a row goes on with said last
+        self._rows: dict[int, _Copied] = {}
 
     def begin(self, row: int, task: Task, turn: Turn, episode_id: str) -> None:
         env = self.make()
-        self._envs[row], self._names[row], self._tasks[row] = env, episode_id, task
-        self._says[row] = env.reset(task).observation
+        self._rows[row] = _Copied(task, episode_id, env, env.reset(task).observation)
         self.steps[episode_id] = Steps()
 
     def tried(self, rows: Sequence[int], observations: Sequence[str], actions: Sequence[Sequence[str]]) -> list[list[Turn | Failure]]:
         found: list[list[Turn | Failure]] = []
         for row, now, some in zip(rows, observations, actions, strict=True):
-            if self._says[row] != now:
-                raise _otherwise(self._tasks[row], "in a copy of its environment")
-            copies = [self._envs[row].clone() for _ in some]
-            self._copies[row] = [(env, env.step(action)) for env, action in zip(copies, some, strict=True)]
-            found.append([turn for _, turn in self._copies[row]])
-            self.steps[self._names[row]].tried += len(some)
+            one = self._rows[row]
+            if one.says != now:
+                raise _otherwise(one.task, "in a copy of its environment")
+            copies = [one.env.clone() for _ in some]
+            one.tried = [(env, env.step(action)) for env, action in zip(copies, some, strict=True)]
+            found.append([turn for _, turn in one.tried])
+            self.steps[one.episode_id].tried += len(some)
         return found
 
     def took(self, row: int, candidate: int) -> None:
-        self._envs[row], turn = self._copies.pop(row)[candidate]
-        self._says[row] = turn.observation
+        one = self._rows[row]
+        one.env, turn = one.tried[candidate]
+        one.says, one.tried = turn.observation, []
 
 
 @dataclass

@@ -41,7 +41,7 @@ def test_copies_and_replays_lead_to_the_same_and_count_their_steps() -> None:
         real = [ProvingGroundEnv(*SHAPE) for _ in range(2)]
         now = [env.reset(task).observation for env, task in zip(real, TASKS, strict=False)]
         for turns in range(3):
-            actions = [[*solve(world_of(TASKS[0].task_id, *SHAPE)).best(clones._envs[0].state)[:1], "wait", "finish"], ["wait", "go den", "nonsense"]]
+            actions = [[*solve(world_of(TASKS[0].task_id, *SHAPE)).best(clones._rows[0].env.state)[:1], "wait", "finish"], ["wait", "go den", "nonsense"]]
             tried = [one.tried([0, 1], now, actions) for one in (clones, replays)]
             seen = [[[(turn.observation, turn.done, turn.solved, turn.valid) for turn in some] for some in found] for found in tried]  # type: ignore[union-attr]
             assert seen[0] == seen[1] and len(seen[0][0]) == 3
