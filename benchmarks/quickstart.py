@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("ratchet-agents", "torch", "transformers", "accelerate", "prefect", "dvc", "great-expectations", "sqlalchemy", "pyarrow")
 
 
-def demo(folder: Path, preset: str) -> tuple[float, Path]:
-    """Clones HEAD, runs the main job there, returns (seconds, the run's workspace)."""
+def demo(folder: Path, preset: str, sets: Sequence[str] = ()) -> tuple[float, Path]:
+    """Clones HEAD, runs the main job there with `sets` on top of a preset, returns (seconds, the run's workspace)."""
     clone = folder / "ratchet"
     subprocess.run(["git", "clone", "--quiet", "--local", str(ROOT), str(clone)], check=True)
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PYTHONPATH": str(clone)}
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "flows.cli", "run", "--preset", preset], cwd=clone, env=environment, check=True)
+    changes = [part for one in sets for part in ("--set", one)]
+    subprocess.run([sys.executable, "-m", "flows.cli", "run", "--preset", preset, *changes], cwd=clone, env=environment, check=True)
     seconds = time.perf_counter() - began
     (workspace,) = [path for path in (clone / "runs").iterdir() if (path / "params.yaml").is_file()]
     return seconds, workspace
