@@ -26,7 +26,7 @@ from quickstart import PACKAGES, ROOT, demo, figures, stages
 
 def rounds(workspace: Path) -> tuple[dict[str, float], dict[str, str], dict[str, dict[str, float]]]:
     """(figures, decisions, candidates) of each round that was decided."""
-    found: dict[str, float] = {"rounds": 0}
+    found: dict[str, float] = {}
     decisions: dict[str, str] = {}
     candidates: dict[str, dict[str, float]] = {}
     for path in sorted((workspace / "data" / "rounds").glob("*/decision/decision.json")):
@@ -38,21 +38,21 @@ def rounds(workspace: Path) -> tuple[dict[str, float], dict[str, str], dict[str,
         gain = decision["comparison"]["gain"]
         found |= {f"gain_{number}": gain["mean"], f"gain_{number}_low": gain["low"], f"gain_{number}_high": gain["high"]}
         found[f"confirm_{number}"] = decision["comparison"]["b"]["success"]["mean"]
-        found["rounds"] += 1
         told = json.loads((workspace / "data" / "rounds" / number / "evaluation" / "evaluation.json").read_text())
         candidates[number] = {one["name"]: one["select"]["success"]["mean"] for one in told["candidates"]}
         critic = json.loads((workspace / "reports" / "metrics" / f"fit_critic-{number}.json").read_text())
         if "gate" in critic:
             found[f"critic_rank_correlation_{number}"] = critic["gate"]["rank_correlation"]
-    return found, decisions, candidates
+    return found | {"rounds": len(decisions)}, decisions, candidates
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "results" / "scienceworld.json", help="where the result goes")
     parser.add_argument("--quick", action="store_true", help="the preset smoke in its place: every stage, numbers without meaning")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a difference to the preset; may be given again")
-    parser.add_argument("--workspace", type=Path, help="the workspace of a run of this preset that has ended, instead of a new one")
+    which = parser.add_mutually_exclusive_group()  # a run that has ended has its settings
+    which.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a difference to the preset; may be given again")
+    which.add_argument("--workspace", type=Path, help="the workspace of a run of this preset that has ended, instead of a new one")
     arguments = parser.parse_args()
     before = machine()
     with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ from ratchet.errors import RatchetError
 from ratchet.files import sha256_files, write_json
 from ratchet.settings_critic import uses_buffer
 from tasks.common import Stage, main, say, skipped
+
+if TYPE_CHECKING:
+    from ratchet.learners.batches import Sequence
 
 FILES = ("episodes", "steps", "labels", "buffer", "logprobs")
 
@@ -45,6 +48,7 @@ class _Buffer:
     def run(self) -> None:
         from ratchet.critic.buffer import assemble, in_tokens, one_sided
         from ratchet.envs.benchmarks import benchmark
+        from ratchet.learners.batches import sequences_of
         from ratchet.models.build import card_of
 
         stage, own = self.stage, self.settings.buffer
@@ -55,8 +59,10 @@ class _Buffer:
         if penalties is None:
             say(f"{stage.title}: {self.settings.env.name} says nothing about an action that rules could read: no retrospective rewards")
         labels = label(episodes, steps, penalties)
-        logprobs, agreement = self._start_logprobs(episodes, steps, rows)
-        tables = {"episodes": episodes, "steps": steps, "buffer": rows, "labels": labels, "logprobs": logprobs}
+        sequences = sequences_of(steps)
+        found = self._start_logprobs(sequences)
+        agreement = self._agreement(sequences, found, episodes, rows)
+        tables = {"episodes": episodes, "steps": steps, "buffer": rows, "labels": labels, "logprobs": _by_step(steps, sequences, found)}
         for name in FILES:
             write_table(stage.out(f"data/rounds/{self.round}/buffer/{name}.parquet"), name, tables[name])
         out = stage.out(f"data/rounds/{self.round}/buffer")
@@ -158,33 +164,28 @@ class _Buffer:
         path = self.stage.path(folder)
         return read_table(path / "episodes.parquet", "episodes"), read_table(path / "steps.parquet", "steps")
 
-    def _start_logprobs(self, episodes: pa.Table, steps: pa.Table, rows: pa.Table) -> tuple[pa.Table, dict[str, float]]:
-        """Of every reply's tokens under the actor at the round's start, at temperature 1; and how far that is from what sampled them, on all
-        that this actor itself sampled at that temperature. Raises RatchetError where the two do not compute the same distribution."""
-        from ratchet.critic.buffer import by_the_start
-        from ratchet.learners.batches import REPLY, sequences_of
-        from ratchet.learners.safety import Agreement, check_agreement
+    def _start_logprobs(self, sequences: list[Sequence]) -> dict[str, np.ndarray]:
+        """Of every token under the actor at the round's start, at temperature 1, by episode."""
         from ratchet.models.build import load_model
         from tasks.evolve_offline import learner_of
 
-        learner = learner_of(self.stage, load_model(self.start, light=True), [])
-        sequences = sequences_of(steps)
-        found = learner.logprobs(sequences)
+        return learner_of(self.stage, load_model(self.start, light=True), []).logprobs(sequences)
+
+    def _agreement(self, sequences: list[Sequence], found: dict[str, np.ndarray], episodes: pa.Table, rows: pa.Table) -> dict[str, float]:
+        """How far they are from what this actor itself recorded when it played. Raises RatchetError where the two do not compute the same."""
+        from ratchet.critic.buffer import by_the_start
+        from ratchet.learners.safety import Agreement, check_agreement
+
         played = episodes.filter(pc.is_in(episodes["temperature"], value_set=pa.array([0.0, 1.0], pa.float32())))  # greedy tells those of 1
-        compared = by_the_start(rows.to_pylist()) & set(played["episode_id"].to_pylist())
-        values: list[np.ndarray] = []
+        own = by_the_start(rows.to_pylist()) & set(played["episode_id"].to_pylist())
         agreement = Agreement()
-        for one in sequences:
-            logprobs, mine = found[one.episode_id], one.role == REPLY
-            values += [logprobs[mine & (one.step == t)] for t in range(len(one.advantages))]
-            if one.episode_id in compared:
-                agreement.add(np.abs(logprobs - one.old_logprobs)[mine])
+        agreement.compare([one for one in sequences if one.episode_id in own], found)
         told = agreement.metrics()
         try:
             check_agreement(told["logprob_max_diff"], self.settings.evolve_online.logprob_limit)
         except RatchetError as error:
             raise RatchetError(f"{self.stage.title}: {error}") from None
-        return pa.table({"episode_id": steps["episode_id"], "t": steps["t"], "logprobs": pa.array(values, pa.list_(pa.float32()))}), told
+        return told
 
     def _told(self, episodes: pa.Table, rows: pa.Table) -> dict[str, Any]:
         solved = dict(zip(episodes["episode_id"].to_pylist(), episodes["solved"].to_pylist(), strict=True))
@@ -200,6 +201,14 @@ class _Buffer:
             "by_age": {str(age): count for age, count in sorted(Counter(rows["age"].to_pylist()).items())},
             "held_out": int(pc.sum(rows["held_out"]).as_py() or 0),
         }
+
+
+def _by_step(steps: pa.Table, sequences: list[Sequence], found: dict[str, np.ndarray]) -> pa.Table:
+    """What is found of the replies' tokens, a row a step."""
+    from ratchet.learners.batches import REPLY
+
+    values = [found[one.episode_id][(one.step == t) & (one.role == REPLY)] for one in sequences for t in range(len(one.advantages))]
+    return pa.table({"episode_id": steps["episode_id"], "t": steps["t"], "logprobs": pa.array(values, pa.list_(pa.float32()))})
 
 
 def _tables(part: Any) -> tuple[pa.Table, pa.Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence as Seq
+from collections.abc import Iterator, Mapping, Sequence as Seq
 from contextlib import contextmanager
 
 import numpy as np
@@ -68,6 +68,11 @@ class Agreement:
             self.largest.append(float(gaps.max()))
             self.total, self.tokens = self.total + float(gaps.sum(dtype=np.float64)), self.tokens + len(gaps)
 
+    def compare(self, sequences: Seq[Sequence], found: Mapping[str, np.ndarray]) -> None:
+        """Adds what is `found` by a pass over `sequences` (episode → log-probs of its tokens) beside what their sampler recorded."""
+        for one in sequences:
+            self.add(np.abs(found[one.episode_id] - one.old_logprobs)[one.role == REPLY])
+
     def metrics(self) -> dict[str, float]:
         """Largest and mean difference, not a number where one was none, and of how many tokens."""
         return {
@@ -92,7 +97,5 @@ def sampled_agreement(learner: ActorLearner, sequences: Seq[Sequence], most: int
     """Of the first `most` sequences, those of them that `tokens` hold (one at least), by a pass of their own in full precision."""
     lengths = np.cumsum([len(one.ids) for one in sequences[:most]])
     agreement, sample = Agreement(), sequences[: max(1, int((lengths <= tokens).sum()))]
-    found = learner.logprobs(sample)
-    for one in sample:
-        agreement.add(np.abs(found[one.episode_id] - one.old_logprobs)[one.role == REPLY])
+    agreement.compare(sample, learner.logprobs(sample))
     return agreement
