@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Store, bits
-from benchmarks.evidence.pages import curves, mean_success, percent, points, table
+from benchmarks.evidence.pages import curves, gates, mean_success, percent, points, table
 from benchmarks.evidence.rounds import stopped
 from benchmarks.evidence.run import Found
 from benchmarks.evidence.statistics import curve_of, paired, steps_ratio
@@ -107,6 +107,7 @@ def page(found: Found, told: dict[str, Any], gaps: list[list[Any]], folder: Path
     ]
     if gaps:
         parts.append(table(["difference", "points, 95 % interval", "each seed"], gaps))
+    parts += gates(found)
     if "stop_round" in told:
         parts.append(f"Of five rounds the stop rule halts after round {told['stop_round']}; the best on select is round {told['best_round']}.\n")
     return "\n".join(parts + curves(folder, NAME, found, ("grpo", "evolve", "rft", "all"), "Generated ALFWorld rooms"))

@@ -12,7 +12,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 # ruff: noqa: E402
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Store
-from benchmarks.evidence.pages import mean_success, percent, table
+from benchmarks.evidence.pages import gates, mean_success, percent, table
 from benchmarks.evidence.run import Found
 from benchmarks.evidence.statistics import curve_of
 
@@ -70,7 +70,7 @@ def page(found: Found, told: dict[str, Any]) -> str:
     ]
     if effects:
         parts.append(table(["factor", "points"], effects))
-    return "\n".join(parts)
+    return "\n".join(parts + gates(found))
 
 
 def main() -> int:

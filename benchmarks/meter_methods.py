@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Cell, Store
 from benchmarks.evidence.meters import guided, home_of
-from benchmarks.evidence.pages import curves, mean_success, percent, points, table
+from benchmarks.evidence.pages import curves, gates, mean_success, percent, points, table
 from benchmarks.evidence.run import SCRATCH, Found
 from benchmarks.evidence.statistics import curve_of, paired
 from ratchet.settings import parse
@@ -112,14 +112,9 @@ def _guided(found: Found) -> dict[str, Any]:
 def page(found: Found, told: dict[str, Any], gaps: list[list[Any]], folder: Path) -> str:
     arms = found.protocol.rules.arms
     rows: list[list[Any]] = []
-    meters: list[list[Any]] = []
     for arm, results in found.cells.items():
         curve, label = curve_of(results), arms[arm].label + (" (smoke run)" if arms[arm].smoke else "")
         rows.append([label, len(results), percent(mean_success(found, arm)), f"{curve.env_steps[-1]:,.0f}", f"{curve.generated_tokens[-1]:,.0f}"])
-        first = results[0]["curve"][0]
-        if "meter_gate_passed" in first:
-            values = [first.get(f"meter_gate_{name}") for name in ("accuracy", "majority", "ece", "sign", "unparsable")]
-            meters.append([label, "open" if first["meter_gate_passed"] else "shut", *("" if value is None else f"{value:.3f}" for value in values)])
     parts = [
         "# Credit by a progress meter\n",
         f"{found.protocol.rules.question} {found.protocol.rules.statistic}\n",
@@ -128,8 +123,7 @@ def page(found: Found, told: dict[str, Any], gaps: list[list[Any]], folder: Path
     ]
     if gaps:
         parts.append(table(["against GRPO", "points, 95 % interval", "each seed"], gaps))
-    if meters:
-        parts.append(table(["meter of", "gate", "accuracy", "majority class", "calibration error", "direction of steps", "do not parse"], meters))
+    parts += gates(found)
     if "guided_success" in told:
         low, high = told["guided_minus_natural_low"], told["guided_minus_natural_high"]
         parts.append(

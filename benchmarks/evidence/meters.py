@@ -67,12 +67,13 @@ def _fit(home: Path, world: Path, settings: Settings, given: Path | None) -> Non
     shutil.rmtree(home / ".ratchet", ignore_errors=True)
 
 
-def gate_of(folder: Path) -> dict[str, float]:
-    """What the gate said of a cell's meter, for its curve."""
-    record = read_json(folder / "data" / "rounds" / ROUND / "meter" / "gate.json")
+def gate_of(folder: Path, key: str = ROUND) -> dict[str, float]:
+    """What the gate said of a cell's meter in a round, for its curve; `meter_gate_off` is 1 where the round went on without one."""
+    record = read_json(folder / "data" / "rounds" / key / "meter" / "gate.json")
     verdict, sign = record["gate"], record["gate"]["sign"] or {}
     found = {f"meter_gate_{name}": verdict[name] for name in GATE} | {
         "meter_gate_passed": float(verdict["passed"]),
+        "meter_gate_off": float(record["action"] == "off"),
         "meter_gate_sign": sign.get("signed_balanced_accuracy"),
         "meter_gate_signed_accuracy": sign.get("signed_accuracy"),
         "meter_gate_limit": record["limit"],

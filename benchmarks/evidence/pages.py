@@ -14,6 +14,7 @@ from benchmarks.evidence.statistics import curve_of
 from ratchet.page.charts import Line, line_chart
 
 COLOURS = ("#0d7a6f", "#b3541e", "#4459a8", "#8a2d62", "#5d7a0d", "#7a5c0d", "#3a3a3a", "#b32e2e", "#2e86b3", "#6b4fa0")
+GATES = {"accuracy": "accuracy", "majority": "majority class", "ece": "calibration error", "sign": "direction of steps", "unparsable": "do not parse"}
 STYLE = """<style>
 svg{background:#fff;font:12px system-ui,sans-serif}text{fill:#222}.soft{fill:#666}.grid{stroke:#e4e4e4}.rule{stroke:#bbb}
 .series{fill:none;stroke-width:2}.label{font-weight:600}
@@ -77,6 +78,22 @@ def curves(folder: Path, name: str, found: Found, arms: Sequence[str], title: st
     shown = [arm for arm in arms if arm in found.cells]
     files = write_curves(folder, name, found, shown, title) if shown else []
     return [f"![{file.stem.replace('-', ' ')}]({file.name})\n" for file in files]
+
+
+def gates(found: Found) -> list[str]:
+    """What the gates said of the meters of all arms, one row a meter: where an arm has several, of each seed and round."""
+    rows: list[list[Any]] = []
+    for arm, results in found.cells.items():
+        points_of = {f"seed {one['seed']}, round {point['iteration']}": point for one in results for point in one["curve"] if "meter_gate_passed" in point}
+        verdicts = {name: ["open" if point["meter_gate_passed"] else "shut", *(_number(point.get(f"meter_gate_{key}")) for key in GATES)]
+                    for name, point in points_of.items()}  # fmt: skip
+        label, alike = found.protocol.rules.arms[arm].label, len({tuple(verdict) for verdict in verdicts.values()}) == 1
+        rows += [[label if alike else f"{label}, {name}", *verdict] for name, verdict in list(verdicts.items())[: 1 if alike else None]]
+    return [table(["meter of", "gate", *GATES.values()], rows)] if rows else []
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
 
 
 def _alone(svg: str, lines: int) -> str:

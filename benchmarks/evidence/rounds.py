@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.evidence.meters import gate_of
 from benchmarks.evidence.workspaces import run_once
 from ratchet.episodes.files import read_table, table_of, write_table
 from ratchet.evaluation.panels import read_panel
@@ -60,7 +61,7 @@ def _begin(folder: Path, settings: Settings, key: str, start: Path) -> None:
     if prev == "0":
         for path in (*(data / "0" / name for name in ("replay", "online", "buffer")), *(folder / "models" / "rounds" / "0" / name for name in ("critic", "meter"))):
             write_json(path / SKIPPED, {"skipped": "no round was played yet"})
-    if settings.evolve_online.meter.enabled:
+    if settings.of_round(key).evolve_online.meter.enabled:
         run_once(folder, "harvest", key)
     else:
         for kind in ("episodes", "steps"):
@@ -82,8 +83,10 @@ def _point(folder: Path, settings: Settings, key: str, model: Path, best: dict[s
     metrics = read_json(folder / "reports" / "metrics" / f"evolve_offline-{key}.json")
     own = metrics.get("curve") or read_json(folder / "reports" / "metrics" / f"evolve_online-{key}.json").get("curve") or []
     last = own[-1] if own else {}
+    gate = gate_of(folder, key) if settings.of_round(key).evolve_online.meter.enabled else {}
     return {
         **spent,
+        **gate,
         "iteration": int(key),
         "success": float(np.mean(sampled["solved"].to_pylist())),
         "select_success": success,

@@ -16,7 +16,7 @@ import yaml
 from benchmarks.evidence import cells, run
 from benchmarks.evidence.cells import Cell, Store, Warm, bits, cells_of
 from benchmarks.evidence.code import meaning
-from benchmarks.evidence.pages import all_runs, percent, table, write_curves
+from benchmarks.evidence.pages import all_runs, gates, percent, table, write_curves
 from benchmarks.evidence.protocol import Protocol, merged, read_protocol
 from benchmarks.evidence.run import Found, Runner
 from benchmarks.evidence.statistics import Curve, curve_of, paired, reaches, spread_of, steps_ratio
@@ -371,6 +371,29 @@ def test_a_cell_is_learned_and_played_by_the_stages_and_goes_on_where_it_was_kil
     panel = first["panels"]["test"]
     assert len(panel["marks"]["solved"]) == len(panel["marks"]["refused"]) == len(panel["tasks"]) == 8
     assert len(first["curve"]) == 2 and all("replayed_groups" in point and "forecast_targets" in point for point in first["curve"])
+
+
+def test_rounds_tell_what_the_gate_said_of_each_rounds_meter(tmp_path: Path) -> None:
+    """Without it nobody sees that a loop went on without its meter."""
+    from benchmarks.evidence import rounds, workspaces
+
+    one = read_protocol(Path(__file__).parents[2] / "benchmarks" / "protocols" / "meter_methods.yaml", quick=True)
+    sizes = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "mlp": 32, "tokens": 3000}
+    tiny = {"prepare": {"games": {"train": 60, "select": 4, "test": 8}}, "demonstrate": {"episodes": 60}, "actors": {"actor": sizes, "small": sizes}}
+    [cell] = cells_of(one, ["head"], {"head": {}})
+    tiny["harvest"] = {"pool": [{"policy": "expert", "share": 0.5}, {"policy": "actor", "share": 0.5}]}
+    shut = {"rounds": {"1": {"prev": "0", "set": {"fit_meter": {"gate": {"enforce": True}}}}, "2": {"prev": "1"}}}
+    cell = replace(cell, differences=merged(cell.differences, tiny, shut, {"evolve_online": {"iterations": 1, "keep_every": 1}}))
+    workspaces.make_world(tmp_path / "worlds" / "one", run.dump_params(cell.world_params))
+    folder = tmp_path / "cells" / "one"
+    workspaces.begin_cell(folder, tmp_path / "worlds" / "one", run.dump_params(cell.params))
+    _, curve = rounds.learn_rounds(folder)
+    gates_of = [read_json(folder / "data" / "rounds" / key / "meter" / "gate.json") for key in "12"]
+    assert [point["meter_gate_accuracy"] for point in curve] == [one["gate"]["accuracy"] for one in gates_of]
+    assert [point["meter_gate_off"] for point in curve] == [1, 0], "enforced in round 1 alone, and so small a one does not pass"
+    found = Found(one, cells={"head": [{"seed": 1, "curve": curve}]})
+    [told] = gates(found)
+    assert "meter with a head, seed 1, round 1 | shut" in told and told.count("round 2") == 1
 
 
 def test_a_meter_that_another_world_fitted_is_judged_on_the_own_pool_and_used(tmp_path: Path) -> None:
