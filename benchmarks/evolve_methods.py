@@ -32,8 +32,7 @@ any point, the same command goes on where it was.
 
   bc_success, evolve_success, …          success on the test panel, mean over seeds; bc is the warm start
   evolve_minus_bc, evolve_minus_grpo     paired differences with their 95 % intervals (_low, _high); so evolve_minus_rft, rft_minus_bc,
-                                         all_minus_grpo, all_metered_minus_grpo, and ground_evolve_minus_bc, ground_evolve_minus_grpo
-                                         on the proving ground
+                                         all_minus_grpo, and ground_evolve_minus_bc, ground_evolve_minus_grpo on the proving ground
   seeds, ground_seeds                    of how many
   samples_ratio_vs_grpo                  environment steps GRPO needs for its final success over those Q-Evolve needs for the same; where
                                          samples_reached is false it never does, and its whole budget counts
@@ -48,7 +47,7 @@ examples:
 """
 WORLDS = {"": "rooms", "ground_": "ground"}
 AGAINST_BC = ("evolve", "rft")
-AGAINST = {"grpo": ("evolve", "rft", "all", "all_metered"), "rft": ("evolve",)}
+AGAINST = {"grpo": ("evolve", "rft", "all"), "rft": ("evolve",)}
 
 
 def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], str]:
@@ -111,7 +110,7 @@ def page(found: Found, told: dict[str, Any], gaps: list[list[Any]], folder: Path
     parts += gates(found)
     if "stop_round" in told:
         parts.append(f"Of five rounds the stop rule halts after round {told['stop_round']}; the best on select is round {told['best_round']}.\n")
-    return "\n".join(parts + curves(folder, NAME, found, ("grpo", "evolve", "rft", "all", "all_metered"), "Generated ALFWorld rooms"))
+    return "\n".join(parts + curves(folder, NAME, found, ("grpo", "evolve", "rft", "all"), "Generated ALFWorld rooms"))
 
 
 def main() -> int:
