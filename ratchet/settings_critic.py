@@ -83,6 +83,10 @@ class Reference(Section):
 
     weight: float = Field(ge=0, description="weight of the divergence; 0 = none, 0.01 in the paper")
     model: Literal["warm", "round"] = Field(description="from the warm start, or from the actor at the round's start")
+    estimator: Literal["seen", "k3"] = Field(
+        description="seen: of the token that stands there against all others, at most the divergence; k3: unbiased for tokens that the actor "
+        "itself samples, without a bound for those that it has turned from"
+    )
 
 
 class Awr(Section):

@@ -136,9 +136,9 @@ class _Offline:
         if own.method == "rft":
             return [SuccessLikelihood(1.0), forecast]
         if own.method == "awr":
-            return [AdvantageWeighted(temperature=own.awr.temperature, clip=own.awr.clip), ReferenceKL(own.reference.weight), forecast]
+            return [AdvantageWeighted(temperature=own.awr.temperature, clip=own.awr.clip), ReferenceKL(own.reference.weight, own.reference.estimator), forecast]
         bppo = ClippedSurrogate(low=own.clip.low, high=own.clip.high, dual=own.clip.dual, level=own.ratio_level)
-        return [bppo, ReferenceKL(own.reference.weight), forecast]
+        return [bppo, ReferenceKL(own.reference.weight, own.reference.estimator), forecast]
 
     def _sequences(self) -> list[Sequence]:
         """Episodes that the critic was fitted on, with its advantages where the method reads them, in the order of their ids.

@@ -29,7 +29,7 @@ ROUND = "1"
 UNSAID = {
     "buffer": {"experts": 1000, "own": {"tasks": 256, "samples": 3, "greedy": 1, "temperature": 1.0, "shard": 256}, "online_failures": True},
     "fit_critic": {"enabled": False, "epochs": 3},
-    "evolve_offline": {"enabled": False, "epochs": 2},
+    "evolve_offline": {"enabled": False, "epochs": 2, "reference": {"estimator": "k3"}},
 }
 """What a protocol's arms do where neither preset nor protocol says it: params.yaml's own sizes are those of a demo of some minutes."""
 

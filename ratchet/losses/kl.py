@@ -1,8 +1,10 @@
-"""KL to a reference policy, k3 estimator (methods §2)."""
+"""KL to a reference policy: k3 for what the policy itself wrote (methods §2), a bounded one for what others did."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+
+from typing import Literal
 
 from torch import Tensor
 
@@ -32,14 +34,23 @@ def _log_others(logp: Tensor) -> Tensor:
     return (-logp.expm1()).clamp(min=1e-13).log()
 
 
+Estimator = Literal["k3", "seen"]
+ESTIMATORS = {"k3": k3, "seen": seen_kl}
+
+
 class ReferenceKL:
-    """Mean k3 over action tokens. Silent episodes count in the denominator and give no gradient here either."""
+    """Mean divergence over action tokens. Silent episodes count in the denominator and give no gradient here either.
+
+    `k3` where the policy itself wrote the tokens. On a buffer that holds what others wrote, or what the policy has since turned from, k3
+    and its gradient are exp(d): one token at log-prob −14.6 that the reference gives −.6 weighed 1.2 million in a failure of the round
+    before, and the update was that token's way back. `seen` is bounded (methods §5 leaves the estimator open).
+    """
 
     name = "reference_kl"
     roles = frozenset({REPLY})
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
+    def __init__(self, weight: float, estimator: Estimator = "k3") -> None:
+        self.weight, self.estimator = weight, estimator
 
     def wants(self, one: Sequence) -> bool:
         return not one.silent
@@ -51,4 +62,4 @@ class ReferenceKL:
 
     def numerator(self, logp: Tensor, micro: Micro) -> tuple[Tensor, dict[str, Tensor]]:
         mine = (micro.role == REPLY) & ~micro.silent
-        return k3(logp[mine], micro.reference_logprob[mine]).sum(), {}
+        return ESTIMATORS[self.estimator](logp[mine], micro.reference_logprob[mine]).sum().to(logp.dtype), {}

@@ -9,7 +9,7 @@ import torch
 
 from ratchet.learners.batches import REPLY
 from ratchet.losses.clipped_surrogate import ClippedSurrogate, clipped_surrogate, level_log_ratio, step_tokens
-from ratchet.losses.kl import k3, seen_kl
+from ratchet.losses.kl import ESTIMATORS, Estimator, k3, seen_kl
 from tests.learners.test_actor import make, near, same, step
 from tests.models import tiny
 
@@ -76,3 +76,19 @@ def test_a_token_mean_weighs_tokens_and_an_episode_mean_episodes() -> None:
     for mean, expected in (("token", np.concatenate(losses).mean()), ("episode", np.mean([one.mean() for one in losses]))):
         _, metrics = step([ClippedSurrogate(low=0.2, high=0.28, dual=3.0, mean=mean)], batch)
         np.testing.assert_allclose(metrics["policy"], expected, rtol=1e-4)
+
+
+def test_a_token_that_the_policy_has_turned_from_has_no_pull_without_a_bound() -> None:
+    """Seen in a real run: a failure of the round before held a token at log-prob −14.6 that the reference gives −.6."""
+    reference = torch.tensor([-0.6, -0.6, -1e-7, -20.0])
+
+    def pull(estimator: Estimator, of: torch.Tensor) -> np.ndarray:
+        """On the token's logit, as softmax hands it on."""
+        logp = of.clone().requires_grad_()
+        ESTIMATORS[estimator](logp, reference).sum().backward()
+        assert logp.grad is not None
+        return (logp.grad * (1 - of.exp())).abs().numpy()
+
+    turned = torch.tensor([-14.6, -0.9, -0.5, 0.0])
+    assert pull("k3", turned)[0] > 1e6 and (pull("seen", turned) < 10).all() and pull("seen", turned)[1] > 0.01
+    assert pull("seen", reference).max() < 1e-6, "no pull where there is no divergence"

@@ -246,6 +246,8 @@ BASELINES = {
     "rft": ["evolve_offline.method=rft", "fit_critic.enabled=false"],
     "eto": ["evolve_offline.method=eto", "fit_critic.enabled=false"],
     "forecast": ["evolve_offline.forecast.weight=0.1", "evolve_offline.batch_tokens=9000"],
+    "k3": ["evolve_offline.reference.estimator=k3", "evolve_offline.epochs=2"],
+    "no k3": ["evolve_offline.epochs=2"],
     "no reference": ["evolve_offline.reference.weight=0.0", "evolve_offline.clip.high=0.01"],
 }
 
