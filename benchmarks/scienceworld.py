@@ -8,7 +8,8 @@ Figures: run_s (wall seconds of the stages), warm_success and final_success on t
 (paired, 95 %), panel_n, champion_round, rounds; for each round confirm_R (success of its candidate on the confirm panel) and gain_R with
 its bounds at the level that was spent, and where a critic was fitted critic_rank_correlation_R, of its value with the outcome on held-out
 tasks. Beside the figures stand the stages' seconds, as `stages`, the decisions, as `decisions`, and how each candidate of a round did on
-the select panel, as `candidates`.
+the select panel, as `candidates`. A workspace whose last stages have not ended gives what it has decided, without the figures of the test
+variations, and says so on the terminal and as `state`.
 """
 
 from __future__ import annotations
@@ -52,19 +53,24 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the preset smoke in its place: every stage, numbers without meaning")
     which = parser.add_mutually_exclusive_group()  # a run that has ended has its settings
     which.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a difference to the preset; may be given again")
-    which.add_argument("--workspace", type=Path, help="the workspace of a run of this preset that has ended, instead of a new one")
+    which.add_argument("--workspace", type=Path, help="the workspace of a run of this preset, instead of a new one")
     arguments = parser.parse_args()
     before = machine()
     with tempfile.TemporaryDirectory() as folder:
         workspace = arguments.workspace or demo(Path(folder), "smoke" if arguments.quick else "scienceworld", arguments.set)[1]
         table = stages(workspace)
-        found: dict[str, Any] = {"run_s": round(sum(table.values()), 1), **figures(workspace)}
+        found: dict[str, Any] = {"run_s": round(sum(table.values()), 1)}
+        state = json.loads((workspace / "logs" / "run.json").read_text())["state"]
+        if (workspace / "data" / "final" / "final.json").is_file():
+            found |= figures(workspace)
+        else:
+            print(f"the run is {state} and has not played the test panel: its figures are left out")
         more, decisions, candidates = rounds(workspace)
     for name, value in [*table.items(), *found.items(), *more.items(), *decisions.items()]:
         print(f"{name:24} {value}")
     sets = [f" --set {shlex.quote(one)}" for one in arguments.set]
     command = "".join(["python benchmarks/scienceworld.py", " --quick" * arguments.quick, *sets, " --workspace RUN" * bool(arguments.workspace)])
-    write(arguments.json, {**found, **more}, command, (*PACKAGES, "scienceworld"), before, stages=table, decisions=decisions, candidates=candidates)
+    write(arguments.json, {**found, **more}, command, (*PACKAGES, "scienceworld"), before, state=state, stages=table, decisions=decisions, candidates=candidates)
 
 
 if __name__ == "__main__":
