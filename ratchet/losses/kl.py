@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-
 from typing import Literal
 
 from torch import Tensor
