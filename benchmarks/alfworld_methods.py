@@ -11,9 +11,9 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 # ruff: noqa: E402
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Store
-from benchmarks.evidence.pages import curves, mean_success, percent, points, table
+from benchmarks.evidence.pages import curves, difference, each_seed, label_of, mean_success, percent, points, table
 from benchmarks.evidence.run import Found
-from benchmarks.evidence.statistics import curve_of, paired, steps_ratio
+from benchmarks.evidence.statistics import curve_of, steps_ratio
 
 NAME = "alfworld_methods"
 ABOUT = """\
@@ -53,13 +53,11 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
     told["warm_success"] = round(warm, 4)
     if "grpo" in found.cells:
         told["grpo_success"] = mean_success(found, "grpo")
-        _, clusters = store.panel(found.cells["grpo"][0]["panel"]["hash"])
         for arm, name in CLAIMS:
             if arm in found.cells:
-                gap = paired(found.marks("grpo"), found.marks(arm), clusters)
+                gap = difference(found, store, "grpo", arm)
                 told |= {f"{name}_success": mean_success(found, arm), **gap.figures(f"{name}_minus_grpo")}
-                seeds = ", ".join(f"{100 * one:+.1f}" for one in gap.by_seed)
-                rows.append([found.protocol.rules.arms[arm].label, points(gap.mean, gap.low, gap.high), seeds])
+                rows.append([found.protocol.rules.arms[arm].label, points(gap.mean, gap.low, gap.high), each_seed(gap)])
         if "cope" in found.cells:
             ratio, reached = steps_ratio(curve_of(found.cells["grpo"]), curve_of(found.cells["cope"]))
             told |= {"cope_steps_ratio": ratio, "cope_reached": reached}
@@ -69,7 +67,7 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
 def page(found: Found, rows: list[list[Any]], warm: float, folder: Path) -> str:
     arms = found.protocol.rules.arms
     success = [
-        [arms[arm].label + (" (smoke run)" if arms[arm].smoke else ""), len(results), percent(mean_success(found, arm)), *spent(results)]
+        [label_of(found, arm), len(results), percent(mean_success(found, arm)), *spent(results)]
         for arm, results in found.cells.items()
     ]
     parts = [

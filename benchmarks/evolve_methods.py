@@ -13,10 +13,10 @@ import numpy as np
 
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Store, bits
-from benchmarks.evidence.pages import curves, gates, mean_success, percent, points, table
+from benchmarks.evidence.pages import curves, difference, each_seed, gates, label_of, mean_success, percent, points, table
 from benchmarks.evidence.rounds import stopped
 from benchmarks.evidence.run import Found
-from benchmarks.evidence.statistics import curve_of, paired, steps_ratio
+from benchmarks.evidence.statistics import curve_of, steps_ratio
 
 NAME = "evolve_methods"
 ABOUT = """\
@@ -71,7 +71,7 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
         for base, names in AGAINST.items():
             for name in names:
                 if (arm := prefix + name) in found.cells and (other := prefix + base) in found.cells:
-                    _compare(found, store, told, gaps, f"{arm}_minus_{base}", found.marks(other), arm)
+                    _compare(found, store, told, gaps, f"{arm}_minus_{base}", other, arm)
         if f"{prefix}evolve" in found.cells and f"{prefix}grpo" in found.cells:
             ratio, reached = steps_ratio(curve_of(found.cells[f"{prefix}grpo"]), curve_of(found.cells[f"{prefix}evolve"]))
             told |= {f"{prefix}samples_ratio_vs_grpo": ratio, f"{prefix}samples_reached": reached}
@@ -81,24 +81,19 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
     return told, page(found, told, gaps, folder)
 
 
-def _compare(found: Found, store: Store, told: dict[str, Any], gaps: list[list[Any]], name: str, before: np.ndarray, arm: str) -> None:
-    after = found.marks(arm)
-    _, clusters = store.panel(found.cells[arm][0]["panel"]["hash"])
-    seeds = min(len(before), len(after))
-    gap = paired(before[:seeds], after[:seeds], clusters)
+def _compare(found: Found, store: Store, told: dict[str, Any], gaps: list[list[Any]], name: str, before: str | np.ndarray, arm: str) -> None:
+    gap = difference(found, store, before, arm)
     told |= gap.figures(name)
-    gaps.append([name.replace("_", " "), points(gap.mean, gap.low, gap.high), ", ".join(f"{100 * one:+.1f}" for one in gap.by_seed)])
+    gaps.append([name.replace("_", " "), points(gap.mean, gap.low, gap.high), each_seed(gap)])
 
 
 def page(found: Found, told: dict[str, Any], gaps: list[list[Any]], folder: Path) -> str:
-    arms = found.protocol.rules.arms
     rows: list[list[Any]] = [
         [f"warm start ({world}; BC)", "", percent(told[f"{prefix}bc_success"]), "", ""] for prefix, world in WORLDS.items() if f"{prefix}bc_success" in told
     ]
     for arm, results in found.cells.items():
         curve = curve_of(results)
-        label = arms[arm].label + (" (smoke run)" if arms[arm].smoke else "")
-        rows.append([label, len(results), percent(mean_success(found, arm)), f"{curve.env_steps[-1]:,.0f}", f"{curve.generated_tokens[-1]:,.0f}"])
+        rows.append([label_of(found, arm), len(results), percent(mean_success(found, arm)), f"{curve.env_steps[-1]:,.0f}", f"{curve.generated_tokens[-1]:,.0f}"])
     parts = [
         "# Rounds with a critic\n",
         f"{found.protocol.rules.question} {found.protocol.rules.statistic}\n",

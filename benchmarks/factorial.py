@@ -12,9 +12,9 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 # ruff: noqa: E402
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Store
-from benchmarks.evidence.pages import gates, mean_success, percent, points, table
+from benchmarks.evidence.pages import difference, gates, mean_success, percent, points, table
 from benchmarks.evidence.run import Found
-from benchmarks.evidence.statistics import curve_of, paired
+from benchmarks.evidence.statistics import curve_of
 
 NAME = "factorial"
 NONE, ALL = "none", "fmc"
@@ -46,10 +46,8 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
     told: dict[str, Any] = {f"{arm}_success": mean_success(found, arm) for arm in found.cells}
     told["seeds"] = min(len(results) for results in found.cells.values())
     if {NONE, ALL} <= found.cells.keys():
-        before, after = found.marks(NONE), found.marks(ALL)
-        told["all_seeds"] = seeds = min(len(before), len(after))
-        _, clusters = store.panel(found.cells[ALL][0]["panel"]["hash"])
-        told |= paired(before[:seeds], after[:seeds], clusters).figures("all_minus_grpo")
+        gap = difference(found, store, NONE, ALL)
+        told |= {"all_seeds": len(gap.by_seed), **gap.figures("all_minus_grpo")}
     for letter, factor in FACTORS.items():
         others = [one for one in FACTORS if one != letter]
         gaps = []

@@ -14,9 +14,9 @@ import numpy as np
 from benchmarks.evidence import command
 from benchmarks.evidence.cells import Cell, Store
 from benchmarks.evidence.meters import guided, home_of
-from benchmarks.evidence.pages import curves, gates, mean_success, percent, points, table
+from benchmarks.evidence.pages import curves, difference, each_seed, gates, label_of, mean_success, percent, points, table
 from benchmarks.evidence.run import SCRATCH, Found
-from benchmarks.evidence.statistics import curve_of, paired
+from benchmarks.evidence.statistics import curve_of
 from ratchet.settings import parse
 
 NAME = "meter_methods"
@@ -68,17 +68,15 @@ def figures(found: Found, store: Store, folder: Path) -> tuple[dict[str, Any], s
         told |= {f"{arm}_success": mean_success(found, arm) for arm in mine}
         for name in ("paper", "td"):
             if (arm := prefix + name) in found.cells and f"{prefix}grpo" in found.cells:
-                _, clusters = store.panel(found.cells[arm][0]["panel"]["hash"])
-                gap = paired(found.marks(f"{prefix}grpo"), found.marks(arm), clusters)
+                gap = difference(found, store, f"{prefix}grpo", arm)
                 told |= gap.figures(f"{prefix}ttg_{name}_minus_grpo")
-                gaps.append([found.protocol.rules.arms[arm].label, points(gap.mean, gap.low, gap.high), ", ".join(f"{100 * one:+.1f}" for one in gap.by_seed)])
+                gaps.append([found.protocol.rules.arms[arm].label, points(gap.mean, gap.low, gap.high), each_seed(gap)])
         for target, name in TARGETS.items():
             if (arm := prefix + name) in found.cells and "meter_gate_sign" in (first := found.cells[arm][0]["curve"][0]):
                 told[f"{prefix}step_accuracy_{target}"] = round(first["meter_gate_sign"], 4)
     for name, (without, arm) in TRANSFERS.items():
         if without in found.cells and arm in found.cells:
-            _, clusters = store.panel(found.cells[arm][0]["panel"]["hash"])
-            gap = paired(found.marks(without)[: len(found.cells[arm])], found.marks(arm), clusters)
+            gap = difference(found, store, without, arm)
             told |= gap.figures(f"meter_transfer_{name}")
             gaps.append([f"{found.protocol.rules.arms[arm].label} (one seed)", points(gap.mean, gap.low, gap.high), ""])
     touched = [point["c_touched_share"] for arm in ("paper", "td") for one in found.cells.get(arm, ()) for point in one["curve"] if "c_touched_share" in point]
@@ -110,11 +108,10 @@ def _guided(found: Found) -> dict[str, Any]:
 
 
 def page(found: Found, told: dict[str, Any], gaps: list[list[Any]], folder: Path) -> str:
-    arms = found.protocol.rules.arms
     rows: list[list[Any]] = []
     for arm, results in found.cells.items():
-        curve, label = curve_of(results), arms[arm].label + (" (smoke run)" if arms[arm].smoke else "")
-        rows.append([label, len(results), percent(mean_success(found, arm)), f"{curve.env_steps[-1]:,.0f}", f"{curve.generated_tokens[-1]:,.0f}"])
+        curve = curve_of(results)
+        rows.append([label_of(found, arm), len(results), percent(mean_success(found, arm)), f"{curve.env_steps[-1]:,.0f}", f"{curve.generated_tokens[-1]:,.0f}"])
     parts = [
         "# Credit by a progress meter\n",
         f"{found.protocol.rules.question} {found.protocol.rules.statistic}\n",

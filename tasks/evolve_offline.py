@@ -132,13 +132,13 @@ class _Offline:
         from ratchet.losses.likelihood import SuccessLikelihood
 
         own = self.own
-        forecast = Forecast(own.forecast.weight)
+        forecast, reference = Forecast(own.forecast.weight), ReferenceKL(own.reference.weight, own.reference.estimator)
         if own.method == "rft":
             return [SuccessLikelihood(1.0), forecast]
         if own.method == "awr":
-            return [AdvantageWeighted(temperature=own.awr.temperature, clip=own.awr.clip), ReferenceKL(own.reference.weight, own.reference.estimator), forecast]
+            return [AdvantageWeighted(temperature=own.awr.temperature, clip=own.awr.clip), reference, forecast]
         bppo = ClippedSurrogate(low=own.clip.low, high=own.clip.high, dual=own.clip.dual, level=own.ratio_level)
-        return [bppo, ReferenceKL(own.reference.weight, own.reference.estimator), forecast]
+        return [bppo, reference, forecast]
 
     def _sequences(self) -> list[Sequence]:
         """Episodes that the critic was fitted on, with its advantages where the method reads them, in the order of their ids.

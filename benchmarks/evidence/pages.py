@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence.cells import flat
+from benchmarks.evidence.cells import Store, flat
 from benchmarks.evidence.run import Found
-from benchmarks.evidence.statistics import curve_of
+from benchmarks.evidence.statistics import Difference, curve_of, paired
 from ratchet.page.charts import Line, line_chart
 
 COLOURS = ("#0d7a6f", "#b3541e", "#4459a8", "#8a2d62", "#5d7a0d", "#7a5c0d", "#3a3a3a", "#b32e2e", "#2e86b3", "#6b4fa0")
@@ -84,16 +84,17 @@ def gates(found: Found) -> list[str]:
     """What the gates said of the meters of all arms, one row a meter: where an arm has several, of each seed and round."""
     rows: list[list[Any]] = []
     for arm, results in found.cells.items():
-        points_of = {f"seed {one['seed']}, round {point['iteration']}": point for one in results for point in one["curve"] if "meter_gate_passed" in point}
-        verdicts = {name: ["open" if point["meter_gate_passed"] else "shut", *(_number(point.get(f"meter_gate_{key}")) for key in GATES)]
-                    for name, point in points_of.items()}  # fmt: skip
-        label, alike = found.protocol.rules.arms[arm].label, len({tuple(verdict) for verdict in verdicts.values()}) == 1
-        rows += [[label if alike else f"{label}, {name}", *verdict] for name, verdict in list(verdicts.items())[: 1 if alike else None]]
+        label = label_of(found, arm)
+        asked = [(one["seed"], point) for one in results for point in one["curve"] if "meter_gate_passed" in point]
+        own = [[f"{label}, seed {seed}, round {point['iteration']}", *_verdict(point)] for seed, point in asked]
+        shared = len({tuple(verdict) for _, *verdict in own}) == 1
+        rows += [[label, *own[0][1:]]] if shared else own
     return [table(["meter of", "gate", *GATES.values()], rows)] if rows else []
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def _verdict(point: Mapping[str, Any]) -> list[str]:
+    values = [point.get(f"meter_gate_{key}") for key in GATES]
+    return ["open" if point["meter_gate_passed"] else "shut", *("" if value is None else f"{value:.3f}" for value in values)]
 
 
 def _alone(svg: str, lines: int) -> str:
@@ -106,6 +107,24 @@ def _alone(svg: str, lines: int) -> str:
 
 def _thousands(value: float) -> str:
     return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
+
+
+def label_of(found: Found, arm: str) -> str:
+    one = found.protocol.rules.arms[arm]
+    return one.label + (" (smoke run)" if one.smoke else "")
+
+
+def difference(found: Found, store: Store, base: str | np.ndarray, arm: str) -> Difference:
+    """Success of `arm` less that of `base`, an arm or outcomes [S, T], on the seeds that both have."""
+    before, after = found.marks(base) if isinstance(base, str) else base, found.marks(arm)
+    _, clusters = store.panel(found.cells[arm][0]["panel"]["hash"])
+    seeds = min(len(before), len(after))
+    return paired(before[:seeds], after[:seeds], clusters)
+
+
+def each_seed(gap: Difference) -> str:
+    """What each seed says alone, in points."""
+    return ", ".join(f"{100 * one:+.1f}" for one in gap.by_seed)
 
 
 def mean_success(found: Found, arm: str, where: np.ndarray | None = None) -> float:

@@ -31,7 +31,8 @@ UNSAID = {
     "fit_critic": {"enabled": False, "epochs": 3},
     "evolve_offline": {"enabled": False, "epochs": 2, "reference": {"estimator": "k3"}},
 }
-"""What a protocol's arms do where neither preset nor protocol says it: params.yaml's own sizes are those of a demo of some minutes."""
+"""What a protocol's arms do where neither preset nor protocol says it: params.yaml's own sizes are those of a demo of some minutes, and
+cells are kept that were made when k3 was the only estimator."""
 
 
 @cache

@@ -393,7 +393,7 @@ def test_rounds_tell_what_the_gate_said_of_each_rounds_meter(tmp_path: Path) -> 
     assert [point["meter_gate_off"] for point in curve] == [1, 0], "enforced in round 1 alone, and so small a one does not pass"
     found = Found(one, cells={"head": [{"seed": 1, "curve": curve}]})
     [told] = gates(found)
-    assert "meter with a head, seed 1, round 1 | shut" in told and told.count("round 2") == 1
+    assert "meter with a head (smoke run), seed 1, round 1 | shut" in told and told.count("round 2") == 1
 
 
 def test_a_meter_that_another_world_fitted_is_judged_on_the_own_pool_and_used(tmp_path: Path) -> None:
